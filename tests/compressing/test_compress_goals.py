@@ -24,6 +24,7 @@ from progress_rows import steps
 from repacking import tree
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 DEMO = ROOT / "examples" / "demo.mlpackage"
 FUNCTIONS = DATA / "functions" / "model.mlpackage"
 PIPELINES = [DATA / "pipeline" / "model.mlpackage"]

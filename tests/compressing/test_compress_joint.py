@@ -15,6 +15,7 @@ from peers import WITHOUT
 from thorough import IS_THOROUGH, share, sized
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 PRUNE = ("prune", {"target_sparsity": 0.5})
 PALETTE = ("palettize", {"nbits": 4})
 GROUPS = ("palettize", {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16})

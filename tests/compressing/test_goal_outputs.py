@@ -11,6 +11,7 @@ from goal_models import SAVE, make_inputs
 from milblob import Linear, OutputSensitivity, Palette, Session
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
 
 
