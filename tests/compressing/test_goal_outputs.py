@@ -17,7 +17,8 @@ RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
 
 @pytest.fixture(scope="module", params=some(SAVE, 1))
 def model(request, tmp_path_factory):
-    return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage")
+    options = {} if request.param == "cnn" else {"layers": sized(2, 4)}
+    return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage", **options)
 
 
 def outputs_error(model, path, inputs):
