@@ -1,7 +1,9 @@
 """Models as coremltools sees them: its protobuf classes, its own program, its reader of weight files."""
 
 import collections
+import functools
 import sys
+import types
 
 import numpy as np
 
@@ -177,10 +179,12 @@ def weights_of(program):
 
 
 def trust_coremltools():
-    """If coremltools is imported, have it convert without work that changes nothing, which takes two thirds of the time.
+    """If coremltools is imported, have it convert without work that changes nothing, which takes three quarters of the time.
 
-    It checks its own Program before and after each pass, writes it as text for its log, whether anybody reads that or not,
-    and after each pass follows compressed weights through Programs that have none, or that the pass has not changed. `make thorough` leaves it as it is.
+    It checks its own Program before and after each pass, and writes it as text for its log, whether anybody reads that or
+    not. After each pass it follows compressed weights, also through Programs that have none or that the pass has not
+    changed. Two passes make the Programs that they look for in each conversion, and at its end garbage is collected, which
+    Python does when there is much. `make thorough` leaves it as it is.
     """
     if "coremltools" not in sys.modules or not sized(True, False):
         return
@@ -208,6 +212,15 @@ def trust_coremltools():
         self.changes_followed = changes[0]
 
     block._propagate_nonreplaceable_vars = follow_what_is_there
+    passes = sys.modules["coremltools.converters.mil.mil.passes.defs.optimize_activation"]
+    for owner, name in (
+        (passes.fuse_gelu_tanh_approximation, "get_gelu_pattern1"),
+        (passes.fuse_gelu_tanh_approximation, "get_gelu_pattern2"),
+        (passes.FusePreluPattern1, "get_prelu_pattern"),
+        (passes.FusePreluPattern2, "get_prelu_pattern"),
+    ):
+        setattr(owner, name, staticmethod(functools.cache(getattr(owner, name))))
+    sys.modules["coremltools.converters._converters_entry"].gc = types.SimpleNamespace(collect=lambda: None)
 
 
 def _count_changes(var):
