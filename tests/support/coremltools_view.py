@@ -179,12 +179,12 @@ def weights_of(program):
 
 
 def trust_coremltools():
-    """If coremltools is imported, have it convert without work that changes nothing, which takes three quarters of the time.
+    """If coremltools is imported, have it convert without work that changes nothing, which takes four fifths of the time.
 
     It checks its own Program before and after each pass, and writes it as text for its log, whether anybody reads that or
     not. After each pass it follows compressed weights, also through Programs that have none or that the pass has not
-    changed. Two passes make the Programs that they look for in each conversion, and at its end garbage is collected, which
-    Python does when there is much. `make thorough` leaves it as it is.
+    changed. Two passes make the Programs that they look for in each conversion, one infers all types again where it has
+    found no transpose, and at the end garbage is collected. `make thorough` leaves coremltools as it is.
     """
     if "coremltools" not in sys.modules or not sized(True, False):
         return
@@ -220,6 +220,14 @@ def trust_coremltools():
         (passes.FusePreluPattern2, "get_prelu_pattern"),
     ):
         setattr(owner, name, staticmethod(functools.cache(getattr(owner, name))))
+    transposes = sys.modules["coremltools.converters.mil.mil.passes.defs.optimize_repeat_ops"].reduce_transposes
+    reduce_them = transposes._reduce_transposes_block
+
+    def reduce_what_is_there(block):
+        if any(op.op_type == "transpose" for op in block.operations):
+            reduce_them(block)
+
+    transposes._reduce_transposes_block = staticmethod(reduce_what_is_there)
     sys.modules["coremltools.converters._converters_entry"].gc = types.SimpleNamespace(collect=lambda: None)
 
 
