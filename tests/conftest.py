@@ -101,6 +101,16 @@ def unsynced(monkeypatch):
         monkeypatch.setattr(os, "fsync", os.fstat)  # a descriptor has to be one
 
 
+@pytest.fixture
+def one_thread(monkeypatch):
+    """MILBLOB_THREADS is 1, for modules that compress hundreds of small weights: `make thorough` leaves the number as it is.
+
+    Each of the steps of a fit looks for free processors, and results do not depend on threads, which other tests show.
+    """
+    if not IS_THOROUGH:
+        monkeypatch.setenv("MILBLOB_THREADS", "1")
+
+
 @pytest.fixture(params=_codec.tiers()[0])
 def tier(request):
     """Every tier of kernels that this CPU can run, one after another."""

@@ -321,6 +321,7 @@ WEIGHTS = os.path.join("Data", "com.apple.CoreML", "weights", "weight.bin")
 BLOCKED = """
 import importlib.abc, logging, sys, types
 logging.disable(logging.WARNING)
+sys.modules["sklearn"] = None  # coremltools imports it, which takes twice its own time
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name in missing:

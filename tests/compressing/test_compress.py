@@ -26,6 +26,7 @@ from paths import DATA, ROOT
 from progress_rows import steps
 from repacking import tree
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 DEMO = ROOT / "examples" / "demo.mlpackage"
 FUNCTIONS = DATA / "functions" / "model.mlpackage"
 RECIPES = [Linear(), Linear("uint8", "linear", "per_tensor"), Palette(4), Palette(2), Palette(8, "uniform"), Prune(0.5)]

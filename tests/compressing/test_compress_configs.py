@@ -14,6 +14,7 @@ from milblob import Linear, Prune
 from peers import WITHOUT
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 RENAMED = "another name"
 
 

@@ -15,6 +15,7 @@ from peers import WITHOUT
 from thorough import IS_THOROUGH
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 RECIPES = {
     "int8": (Linear(), "linear", {}),
     "uint8 linear": (Linear("uint8", "linear", "per_tensor"), "linear",

@@ -21,6 +21,7 @@ from milblob.lossy.unfit import UnfitError
 from milblob.values.tensorvalue import stored_bytes
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
 USES = (("conv", "weight"),)

@@ -13,6 +13,7 @@ from milblob.compressing.choosing import Point
 from milblob.program import schema
 from paths import DATA
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 MODEL = "Data/com.apple.CoreML/model.mlmodel"
 RECIPES = [
     milblob.Linear(), milblob.Linear("int4", granularity="per_block", block=2), milblob.Palette(2, vector=2),

@@ -16,6 +16,7 @@ from peers import WITHOUT
 from thorough import share, some
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 RECIPES = {
     "int8": (Linear(), [("linear", {})]),
     "uint8": (Linear("uint8", "linear", "per_tensor"), [("linear", {"mode": "linear", "dtype": "uint8", "granularity": "per_tensor"})]),

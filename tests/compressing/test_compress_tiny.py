@@ -10,6 +10,7 @@ from matrix import every
 from milblob import Linear, Palette, Prune
 from thorough import share
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 WHOLE = Linear(granularity="per_tensor")
 SIZES = (2, 3, 7, 8, 9, 10, 11, 16, 17, 72, 73, 79, 80, 81, 160)
 EARLY = [

@@ -11,12 +11,14 @@ from goal_models import SAVE, make_inputs
 from milblob import Linear, OutputSensitivity, Palette, Session
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
 
 
 @pytest.fixture(scope="module", params=some(SAVE, 1))
 def model(request, tmp_path_factory):
-    return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage")
+    options = {} if request.param == "cnn" else {"layers": sized(2, 4)}
+    return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage", **options)
 
 
 def outputs_error(model, path, inputs):

@@ -21,6 +21,7 @@ from paths import DATA, ROOT
 from peers import WITHOUT
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("one_thread", "unsynced")
 DEMO = ROOT / "examples" / "demo.mlpackage"
 WHOLE = Linear(granularity="per_tensor")
 

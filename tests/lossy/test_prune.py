@@ -10,7 +10,9 @@ from milblob import _codec
 from milblob.errors import FormatError
 from milblob.lossy.prune import Pruner, prune
 from peers import WITHOUT
-from thorough import some
+from thorough import share, some
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def dense(result):
@@ -121,7 +123,10 @@ def test_neighbours_in_parts(monkeypatch):
 
 @pytest.mark.parametrize("dtype", some([np.float16, np.float32], 1), ids=["float16", "float32"])
 def test_blocks_of_every_layout(dtype):
-    """NumPy adds neighbours pairwise where they are next to each other in memory, and one after another where they are not."""
+    """NumPy adds neighbours pairwise where they are next to each other in memory, and one after another where they are not.
+
+    `make test` prunes one of three parts of each array, `make thorough` each of them.
+    """
     pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     rng = np.random.default_rng(6)
     shapes = [
@@ -139,16 +144,18 @@ def test_blocks_of_every_layout(dtype):
     def check(shape, dim, size):
         if size > shape[dim] / 2:
             return
+        number = shapes.index(shape) + dim + sizes.index(size)
         for scale in (1.0, 3e-4, 3e-7, 900.0):  # sums that round, of subnormal squares, of zeros, that overflow
-            array = (rng.standard_normal(shape) * scale).astype(dtype)
-            for part in (0.2, 0.5, 0.93):
+            array, number = (rng.standard_normal(shape) * scale).astype(dtype), number + 1
+            for part in share((0.2, 0.5, 0.93), number, 3):
                 options = {"sparsity": part, "block": size, "dim": dim}
                 with np.errstate(all="ignore"):
                     result, (found, _) = prune(array, **options), theirs(array, options)
                 assert np.array_equal(result.mask, found.mask), (scale, part)
                 assert result.nonzero.tobytes() == found.nonzero_data.tobytes()
 
-    every(check, shapes, (0, 1), (1, 2, 3, 4, 7, 8, 9, 16, 20, 129, 137, 300))
+    sizes = (1, 2, 3, 4, 7, 8, 9, 16, 20, 129, 137, 300)
+    every(check, shapes, (0, 1), sizes)
 
 
 def test_every_tier_gives_the_same_bits():

@@ -1,5 +1,6 @@
 """Linear quantization against coremltools: the same bits for float32, at most its error for float16."""
 
+import functools
 import warnings
 
 import ml_dtypes
@@ -9,8 +10,10 @@ import pytest
 from matrix import every
 from milblob import _codec
 from milblob.lossy.quantize import quantize
+from nearest import distances
 from peers import WITHOUT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = ["int8", "uint8", "int4", "uint4"]
 MODES = ["linear_symmetric", "linear"]
 SHAPE = (12, 64, 3, 2)
@@ -38,12 +41,15 @@ def dense(result):
     return (data * wide[0].astype(np.float32)).astype(result.scale.dtype)
 
 
-def theirs(array, dtype, mode, blocks):
+@functools.cache  # for all tiers
+def theirs(case, kind, dtype, mode, blocks):
+    """What coremltools makes of one of `arrays`, of float16 or float32, and its dense values."""
     from coremltools.optimize.coreml._quantization_passes import linear_quantize_weights as quantizer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = quantizer.blockwise_compress_by_dtype(array.copy(), dtype, mode.upper(), list(blocks))
+        array = dict(arrays(kind))[case].astype(kind)
+        found = quantizer.blockwise_compress_by_dtype(array, dtype, mode.upper(), list(blocks))
         return found, quantizer.decompress(found)
 
 
@@ -64,8 +70,8 @@ def test_float32_has_the_bits_of_coremltools(tier):
     pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(case, dtype, mode, blocks):
-        array = cases[case].astype(np.float32)
-        result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
+        array, (found, wide) = cases[case].astype(np.float32), theirs(case, np.float32, dtype, mode, blocks)
+        result = quantize(array, dtype, mode=mode, blocks=blocks)
         assert result.data.astype(np.int16).tobytes() == found.data.astype(np.int16).tobytes()
         assert result.scale.tobytes() == found.scale.tobytes()
         assert result.scale.shape == found.scale.shape
@@ -87,8 +93,8 @@ def test_float16_is_at_least_as_good_as_coremltools(tier):
     pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(case, dtype, mode, blocks):
-        array = cases[case].astype(np.float16)
-        result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
+        array, (found, wide) = cases[case].astype(np.float16), theirs(case, np.float16, dtype, mode, blocks)
+        result = quantize(array, dtype, mode=mode, blocks=blocks)
         ours, other = (np.sum((array.astype(np.float64) - part) ** 2) for part in (dense(result), wide))
         assert ours <= other or np.isnan(other)
         assert result.loss.squared == pytest.approx(float(ours), rel=2**-19, abs=1e-30)
@@ -138,7 +144,7 @@ def test_no_integer_is_nearer():
         grid = (np.arange(low, high).astype(np.float32) - np.float32(point)) * np.float32(result.scale[0])
         with np.errstate(over="ignore"):
             grid = grid.astype(np.float16).astype(np.float64)
-        nearest = np.min(np.abs(limited.astype(np.float64)[:, None] - grid), axis=1)
+        nearest = distances(limited, grid)
         got = np.abs(limited.astype(np.float64) - dense(result).astype(np.float64))
         assert np.array_equal(got, nearest)
 

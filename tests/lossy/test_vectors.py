@@ -8,6 +8,9 @@ from matrix import every
 from milblob import MilblobError, _codec
 from milblob.lossy.vectors import palettize_vectors
 from peers import WITHOUT
+from thorough import sized
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def decoded(made, axis):
@@ -84,7 +87,7 @@ def test_the_least_error_of_all_palettes_on_small_cases():
 def test_threads_change_nothing(monkeypatch):
     array = noise((1024, 512), np.float16)
     found = []
-    for threads in ("1", "2", "5"):
+    for threads in sized(["1", "5"], ["1", "2", "5"]):
         monkeypatch.setenv("MILBLOB_THREADS", threads)
         one = palettize_vectors(array, 2, vector=2, axis=0, restarts=1)
         other = palettize_vectors(array[:128], 3, vector=2, axis=0, group_size=32, restarts=2)
@@ -97,7 +100,7 @@ def test_threads_change_nothing(monkeypatch):
                 other.loss.squared,
             ]
         )
-    assert found[0] == found[1] == found[2]
+    assert all(one == found[0] for one in found)
 
 
 def test_fewer_vectors_than_entries_lose_nothing():

@@ -9,11 +9,12 @@ import milblob
 _ENDINGS = ("_quantized", "_palettized", "_sparsified", "_pcs", "_nonzero_data_0", "_lut_0", "_data_0")
 
 
-def theirs(path, steps, to):
+def theirs(path, steps, to, kept=None):
     """Compress with coremltools and save; return the exception if it refuses.
 
     Args:
         steps: (kind, options) of each, in order: "linear", "palettize", "prune"; from the second on with joint_compression.
+        kept: a dict for what one model becomes after each of its steps, so that what several recipes begin with is made once.
     """
     import coremltools as ct
     import coremltools.optimize.coreml as opt
@@ -24,11 +25,17 @@ def theirs(path, steps, to):
         loaded = ct.models.MLModel(str(path), skip_model_load=True)
         try:
             for number, (kind, options) in enumerate(steps):
+                done = repr(steps[: number + 1])
+                if kept is not None and done in kept:
+                    loaded = kept[done]
+                    continue
                 config = {"linear": opt.OpLinearQuantizerConfig, "palettize": opt.OpPalettizerConfig}.get(kind)
                 if kind == "prune":
                     config = opt.OpThresholdPrunerConfig if "threshold" in options else opt.OpMagnitudePrunerConfig
                 chosen = opt.OptimizationConfig(global_config=config(**options))
                 loaded = function[kind](loaded, chosen, joint_compression=number > 0)
+                if kept is not None:
+                    kept[done] = loaded
         except (ValueError, NotImplementedError, IndexError, AttributeError) as error:
             return error
         loaded.save(str(to))

@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from functools import partial
 
 SIZES = (1 << 24, (1 << 31) - 1, 1 << 60, (1 << 64) - 1)
 INTEGERS = ((1 << 24) + 1, (1 << 31) - 1, -(1 << 31))
@@ -52,23 +53,27 @@ def numbers(message):
 
 
 def mutated(data):
-    """Yield (name, bytes) of a serialized Model with each of its numbers, and all of its sizes, made enormous."""
+    """Yield (name, function that returns the bytes) of a serialized Model with each of its numbers, and all of its sizes, made enormous."""
     from milblob.program import schema
 
-    count = len(list(numbers(schema.parse("Model", data))))
-    for number in range(count):
-        for turn in range(len(SIZES)):
-            message = schema.parse("Model", data)
-            values, change = list(numbers(message))[number]
-            if turn < len(values):
-                change(values[turn])
-                yield f"number {number} as {values[turn]}", message.SerializeToString()
-    for size in SIZES:
+    def one(number, turn):
+        message = schema.parse("Model", data)
+        values, change = next(itertools.islice(numbers(message), number, None))
+        change(values[turn])
+        return message.SerializeToString()
+
+    def all_sizes(size):
         message = schema.parse("Model", data)
         for values, change in numbers(message):
             if values is SIZES:
                 change(size)
-        yield f"all sizes as {size}", message.SerializeToString()
+        return message.SerializeToString()
+
+    for number, (values, _) in enumerate(numbers(schema.parse("Model", data))):
+        for turn, value in enumerate(values):
+            yield f"number {number} as {value}", partial(one, number, turn)
+    for size in SIZES:
+        yield f"all sizes as {size}", partial(all_sizes, size)
 
 
 def convert_all(folder, step, seconds=10):
@@ -88,10 +93,10 @@ def convert_all(folder, step, seconds=10):
     for package in sorted(folder.glob("*.mlpackage")):
         print(package.name, file=sys.stderr, flush=True)  # of a crash, the last one is at fault
         file = next(package.rglob("*.mlmodel"))
-        for name, data in mutated(file.read_bytes()):
+        for name, changed in mutated(file.read_bytes()):
             if next(turns) % step:
                 continue
-            file.write_bytes(data)
+            file.write_bytes(changed())
             start, problem = time.process_time(), ""
             try:
                 milblob.onnx.convert(package, weights="embed")
