@@ -10,7 +10,7 @@ import sys
 import threading
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
 from itertools import islice
 from time import monotonic
@@ -180,7 +180,8 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True,
             waited for (also after KeyboardInterrupt, which is raised in the caller's thread).
         ValueError: as `count`.
     """
-    workers = count() if is_much else 1
+    is_single = isinstance(items, Sized) and len(items) < 2  # a fit of small weights asks 100,000 times
+    workers = count() if is_much and not is_single else 1
     if workers < 2:
         yield from map(work, items)
         return
@@ -265,7 +266,7 @@ def sized(work: Callable[[_T], _R], items: Iterable[_T], size_of: Callable[[_T],
     yield from ordered(work, small)
 
 
-def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:
+def parts(total: int, nbytes: float, piece_nbytes: int) -> list[tuple[int, int]]:
     """Divide `total` elements of that size into equal parts of at most `piece_nbytes`: (first, count) of each.
 
     All but the last are multiples of 64 elements, so that parts begin at whole bytes for any number of bits. Zero
@@ -274,8 +275,7 @@ def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, i
     most = max(int(piece_nbytes / nbytes) // 64, 1)
     units = -(-total // 64)
     step = -(-units // max(-(-units // most), 1)) * 64
-    for begin in range(0, max(total, 1), max(step, 1)):
-        yield begin, min(step, total - begin)
+    return [(begin, min(step, total - begin)) for begin in range(0, max(total, 1), max(step, 1))]
 
 
 class _Slot(Generic[_T, _R]):

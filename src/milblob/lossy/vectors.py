@@ -120,11 +120,10 @@ def _filled(work: _Vectors | _Stored, count: int, empty: Empty, part: Callable[[
     return _Vectors(rows, heavy)
 
 
-def _stretches(count: int, dims: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) of parts of vectors, few if they are long."""
+def _stretches(count: int, dims: int) -> list[tuple[int, int]]:
+    """Return (first, count) of parts of vectors, few if they are long."""
     step = max(min(_PART_COUNT, _LONG_COUNT // dims), 1)
-    for first in range(0, count, step):
-        yield first, min(step, count - first)
+    return [(first, min(step, count - first)) for first in range(0, count, step)]
 
 
 def _exponent_of(array: Array) -> int:
@@ -277,7 +276,7 @@ def _distinct(vectors: Array) -> Array:
     return np.asarray(vectors[some])
 
 
-def _parts(rows: Array) -> Iterator[tuple[int, int]]:
+def _parts(rows: Array) -> list[tuple[int, int]]:
     return parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], _UNIQUE_NBYTES)
 
 
