@@ -128,8 +128,11 @@ class _Description:
             groups.insert(1, ("output", description.output, dict(signature.outputs)))
         for what, features, variables in groups:
             message = f"{what}s of the function {abbreviated(name)}"
+            # A function may return one variable as two outputs, and its description then lists it twice.
+            twice = [key for key, _ in signature.outputs or ()] if what == "output" else []
             named = [feature.name for feature in features]
-            yield from self.same_names("MIL041", message, variables, named, "")
+            if sorted(named) != sorted(twice):
+                yield from self.same_names("MIL041", message, variables, named, "")
             for feature in features:
                 if variables.get(feature.name) is not None:
                     where = f".{what} {quoted(feature.name)}"
