@@ -266,7 +266,7 @@ def sized(work: Callable[[_T], _R], items: Iterable[_T], size_of: Callable[[_T],
     yield from ordered(work, small)
 
 
-def parts(total: int, nbytes: float, piece_nbytes: int) -> list[tuple[int, int]]:
+def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:
     """Divide `total` elements of that size into equal parts of at most `piece_nbytes`: (first, count) of each.
 
     All but the last are multiples of 64 elements, so that parts begin at whole bytes for any number of bits. Zero
@@ -275,7 +275,8 @@ def parts(total: int, nbytes: float, piece_nbytes: int) -> list[tuple[int, int]]
     most = max(int(piece_nbytes / nbytes) // 64, 1)
     units = -(-total // 64)
     step = -(-units // max(-(-units // most), 1)) * 64
-    return [(begin, min(step, total - begin)) for begin in range(0, max(total, 1), max(step, 1))]
+    for begin in range(0, max(total, 1), max(step, 1)):
+        yield begin, min(step, total - begin)
 
 
 class _Slot(Generic[_T, _R]):

@@ -403,7 +403,7 @@ def _fit_16(
 def _fit_32(
     memory: _codec.PaletteFit, elements: _Elements, k: int, given: list[float] | None, out: Array | None
 ) -> _Fitted:
-    divided = parts(elements.size, 4, _PART_NBYTES)
+    divided = list(parts(elements.size, 4, _PART_NBYTES))
     entries, used, gap = given or [], len(given or []), float("nan")
     if given is None:
         refuse_not_finite(_count_tops(memory, elements, divided))

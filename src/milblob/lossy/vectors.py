@@ -277,7 +277,7 @@ def _distinct(vectors: Array) -> Array:
 
 
 def _parts(rows: Array) -> list[tuple[int, int]]:
-    return parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], _UNIQUE_NBYTES)
+    return list(parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], _UNIQUE_NBYTES))
 
 
 def _different(rows: Array) -> Array:

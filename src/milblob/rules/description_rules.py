@@ -129,9 +129,9 @@ class _Description:
         for what, features, variables in groups:
             message = f"{what}s of the function {abbreviated(name)}"
             # A function may return one variable as two outputs, and its description then lists it twice.
-            twice = [key for key, _ in signature.outputs or ()] if what == "output" else []
+            whole = [key for key, _ in signature.outputs or ()] if what == "output" else list(variables)
             named = [feature.name for feature in features]
-            if sorted(named) != sorted(twice):
+            if sorted(named) != sorted(whole):
                 yield from self.same_names("MIL041", message, variables, named, "")
             for feature in features:
                 if variables.get(feature.name) is not None:
