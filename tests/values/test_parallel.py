@@ -594,6 +594,20 @@ def test_errors_of_varints_are_those_of_one_part(several, monkeypatch, name):
         milblob.unpack_tensor(message, narrow, values.size)
 
 
+def test_memory_of_another_part_is_refused(several):
+    """Each part has its own piece of `out`, which may be the stored bytes of a later one."""
+    message = np.frombuffer(milblob.pack_tensor(np.full(20_000, -1, np.int32)), np.uint8)
+    memory = np.concatenate((message, np.zeros(80_000, np.uint8)))
+    before = memory.tobytes()
+    for at in (1 << 14, message.size // 4 * 4 - 4000):
+        out = memory[at : at + 80_000].view(np.int32)
+        with pytest.raises(ValueError, match="^out: expected memory of its own, got a part of the buffer$"):
+            milblob.unpack_tensor(memory[: message.size], "int32", 20_000, out=out)
+        with pytest.raises(ValueError, match="^out: expected memory of its own, got a part of the buffer$"):
+            parallel.unpack_bits(_codec.Buffer(memory), 0, 40_000, 4, memory[10_000:50_000])
+    assert memory.tobytes() == before
+
+
 def test_elements_that_change_between_count_and_encoding(several, monkeypatch):
     values = np.zeros(20_000, np.int32)
     begin = _codec.tensor_begin

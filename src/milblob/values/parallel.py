@@ -19,9 +19,16 @@ VARINTS_NBYTES = PIECE_NBYTES // 4
 Array = np.ndarray[Any, Any]
 
 
+def _shares(buffer: _codec.Buffer, offset: int, nbytes: int, out: Array) -> bool:
+    """Whether `out` is memory of the stored bytes, perhaps of another part: a call for all of them refuses it."""
+    at = min(offset, buffer.nbytes)
+    stored = np.frombuffer(memoryview(buffer), np.uint8, min(nbytes, buffer.nbytes - at), at)
+    return bool(np.may_share_memory(stored, out))
+
+
 def unpack_bits(buffer: _codec.Buffer, offset: int, count: int, nbits: int, out: Array) -> None:
     """As _codec.unpack_bits; `out` is a C-contiguous array of `count` bytes, of any shape."""
-    if count <= PIECE_NBYTES:
+    if count <= PIECE_NBYTES or _shares(buffer, offset, (count * nbits + 7) // 8, out):
         _codec.unpack_bits(buffer, offset, count, nbits, out)
         return
     flat = out.reshape(-1)
@@ -96,7 +103,9 @@ def unpack_varints(
         at, size, elements = part
         _codec.varint_decode(buffer, at, size, elements, itemsize, low, high, is_bool)
 
-    if nbytes > most and would_share():  # alone, counting first would cost an eighth of the time
+    if (
+        nbytes > most and would_share() and not _shares(buffer, offset, nbytes, out)
+    ):  # alone, counting first would cost an eighth of the time
         try:
             each(work, split())
             if done == flat.size:
