@@ -29,15 +29,10 @@ MB_TARGET_BMI MB_STEP uint64_t mb_bits_avx2(__m256i low, __m256i high) {
     return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
 }
 
-/* Bytes of at least `least`, and of exactly `value`. */
+/* Bytes of at least `least`. */
 MB_TARGET_BMI MB_STEP uint64_t mb_at_least_avx2(const mb_block_avx2 *b, uint8_t least) {
     const __m256i bound = _mm256_set1_epi8((char)least);
     return mb_bits_avx2(_mm256_cmpeq_epi8(_mm256_max_epu8(b->low, bound), b->low), _mm256_cmpeq_epi8(_mm256_max_epu8(b->high, bound), b->high));
-}
-
-MB_TARGET_BMI MB_STEP uint64_t mb_equal_avx2(const mb_block_avx2 *b, uint8_t value) {
-    const __m256i wanted = _mm256_set1_epi8((char)value);
-    return mb_bits_avx2(_mm256_cmpeq_epi8(b->low, wanted), _mm256_cmpeq_epi8(b->high, wanted));
 }
 
 MB_TARGET_BMI MB_STEP void mb_see_block_avx2(mb_block_avx2 *b, const uint8_t *src) {
@@ -55,20 +50,23 @@ MB_TARGET_BMI MB_STEP bool mb_block_fits_64(const mb_block_avx2 *b) {
     return b->after_9 == 0 || (b->after_9 & mb_at_least_avx2(b, 2)) == 0;
 }
 
-/* Whether every varint is one to five bytes and 32 bits, or ten bytes and a negative 32-bit number. */
+/* Whether every varint is one to five bytes and 32 bits, or ten bytes and a negative 32-bit number. The fifth byte of the
+ * first kind is 0 to 15, of the second -8 to -1, for its top bit is set; bytes after it are -1, and the tenth, which ends, 1. */
 MB_TARGET_BMI MB_STEP bool mb_block_fits_ints(const mb_block_avx2 *b) {
     if (b->after_4 == 0) return true;
-    const uint64_t after_5 = b->after_4 & b->on << 5, fifth = b->after_4 & ~after_5;
-    const uint64_t ends = fifth & ~b->on & mb_at_least_avx2(b, 0x10), goes_on = fifth & b->on & ~mb_at_least_avx2(b, 0xf8);
-    const uint64_t later = after_5 & ~mb_equal_avx2(b, 0xff) & ~(b->after_9 & mb_equal_avx2(b, 1));
-    return (ends | goes_on | later | (b->after_9 & b->on)) == 0;
+    const __m256i eight = _mm256_set1_epi8(8), most = _mm256_set1_epi8(23), one = _mm256_set1_epi8(1);
+    const __m256i low = _mm256_add_epi8(b->low, eight), high = _mm256_add_epi8(b->high, eight);
+    const uint64_t is_fifth = mb_bits_avx2(_mm256_cmpeq_epi8(_mm256_max_epu8(low, most), most), _mm256_cmpeq_epi8(_mm256_max_epu8(high, most), most));
+    const uint64_t is_later = mb_bits_avx2(_mm256_cmpeq_epi8(_mm256_abs_epi8(b->low), one), _mm256_cmpeq_epi8(_mm256_abs_epi8(b->high), one));
+    const uint64_t after_5 = b->after_4 & b->on << 5;
+    return ((b->after_4 & ~after_5 & ~is_fifth) | (after_5 & ~(is_later & (b->on ^ b->after_9)))) == 0;
 }
 
 /* The eight bytes at each of four places. */
-MB_TARGET_BMI MB_STEP __m256i mb_words_avx2(const uint8_t *src, const uint64_t *places, unsigned offset) {
-    const __m128i low = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(src + places[0] + offset)), _mm_loadl_epi64((const __m128i *)(const void *)(src + places[1] + offset)));
-    const __m128i high = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(src + places[2] + offset)), _mm_loadl_epi64((const __m128i *)(const void *)(src + places[3] + offset)));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+MB_TARGET_BMI MB_STEP __m256i mb_words_avx2(const uint8_t *src, const int64_t *places) {
+    const __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)(src + places[0])), high = _mm_loadl_epi64((const __m128i *)(const void *)(src + places[2]));
+    const __m128 first = _mm_loadh_pi(_mm_castsi128_ps(low), (const __m64 *)(const void *)(src + places[1])), second = _mm_loadh_pi(_mm_castsi128_ps(high), (const __m64 *)(const void *)(src + places[3]));
+    return _mm256_castps_si256(_mm256_insertf128_ps(_mm256_castps128_ps256(first), second, 1));
 }
 
 /* Up to eight bytes of a varint in each word to its first 56 bits; *stop has the top bits of bytes that end one. As
@@ -106,11 +104,20 @@ MB_TARGET_BMI MB_STEP void mb_put_8_avx2(uint8_t *dst, __m256i words) {
     memcpy(dst, &four, 4);
 }
 
-/* Places of four varints that begin at *start and whose ends are bits of *ends; past the last one the place is 65. */
-MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uint64_t *ends) {
+/* The zero bits below the lowest set one, 64 for 0. From a condition and a builtin compilers make a branch for each varint. */
+MB_TARGET_BMI MB_STEP int64_t mb_trailing_zeros_bmi(uint64_t word) {
+#ifdef __x86_64__
+    return (int64_t)_tzcnt_u64(word);
+#else
+    return word != 0 ? (int64_t)__builtin_ctzll(word) : 64;
+#endif
+}
+
+/* The bytes before four varints, from *last on; each bit of *ends is the last byte of one. After the last varint it is 64. */
+MB_TARGET_BMI MB_STEP void mb_four_places(int64_t *places, int64_t *last, uint64_t *ends) {
     for (unsigned k = 0; k < 4; k++) {
-        places[k] = *start;
-        *start = (*ends != 0 ? mb_lowest_bit(*ends) : 64) + 1;
+        places[k] = *last;
+        *last = mb_trailing_zeros_bmi(*ends);
         *ends &= *ends - 1;
     }
 }
@@ -123,11 +130,12 @@ MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uin
         const __m256i top = _mm256_slli_epi64(_mm256_set1_epi64x(1), 63), least = _mm256_set1_epi64x(lo); \
         const __m256i span = _mm256_xor_si256(_mm256_sub_epi64(_mm256_set1_epi64x(hi), least), top); \
         type *dst = (type *)out; \
-        uint64_t at = 0, done = 0; \
-        while (nbytes - at >= 80 && count - done >= 64) { \
+        const uint8_t *at = src, *end = src + nbytes; \
+        uint64_t done = 0; \
+        while (end - at >= 80 && count - done >= 64) { \
             mb_block_avx2 block; \
-            mb_see_block_avx2(&block, src + at); \
-            MB_PREFETCH(src + at, 1024); \
+            mb_see_block_avx2(&block, at); \
+            MB_PREFETCH(at, 1024); \
             if (block.on == 0 && small_fit) { \
                 uint8_t small[64]; /* what was looked at: src itself may have changed */ \
                 _mm256_storeu_si256((__m256i *)(void *)small, block.low), _mm256_storeu_si256((__m256i *)(void *)(small + 32), block.high); \
@@ -135,15 +143,16 @@ MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uin
                 at += 64, done += 64; \
                 continue; \
             } \
-            uint64_t ends = ~block.on, start = 0, places[4]; \
+            uint64_t ends = ~block.on; \
+            int64_t last = -1, places[4]; \
             if (ends == 0 || !((is_ints) ? mb_block_fits_ints(&block) : mb_block_fits_64(&block))) break; \
             const uint64_t found = (uint64_t)__builtin_popcountll(ends), length = 64 - mb_leading_zeros(ends); \
             __m256i bad = _mm256_setzero_si256(), stop; \
             for (uint64_t k = 0; k < found; k += 4) { \
-                mb_four_places(places, &start, &ends); \
-                __m256i words = mb_close_avx2(mb_words_avx2(src + at, places, 0), &stop); \
+                mb_four_places(places, &last, &ends); \
+                __m256i words = mb_close_avx2(mb_words_avx2(at + 1, places), &stop); \
                 if (!(is_ints)) { \
-                    if (block.after_8 != 0) words = _mm256_or_si256(words, mb_tail_avx2(mb_words_avx2(src + at, places, 2), stop)); \
+                    if (block.after_8 != 0) words = _mm256_or_si256(words, mb_tail_avx2(mb_words_avx2(at + 3, places), stop)); \
                     const __m256i is_own = _mm256_cmpgt_epi64(_mm256_set1_epi64x((int64_t)(found - k)), _mm256_setr_epi64x(0, 1, 2, 3)); \
                     const __m256i outside = _mm256_cmpgt_epi64(_mm256_xor_si256(_mm256_sub_epi64(words, least), top), span); \
                     bad = _mm256_or_si256(bad, _mm256_and_si256(is_own, outside)); \
@@ -153,7 +162,7 @@ MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uin
             if (!(is_ints) && _mm256_movemask_epi8(bad) != 0) break; \
             at += length, done += found; \
         } \
-        *taken = at; \
+        *taken = (uint64_t)(at - src); \
         return done; \
     }
 
