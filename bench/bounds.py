@@ -37,6 +37,8 @@ LOOPS = {
         ),
     ),
     "mb_quantize_f32_avx": (("two rows", (r"(?:vpackusdw|vpmovdb)[\s\S]*\n\s+(?:vpackusdw|vpmovdb)",)),),
+    "mb_varint_run_ints_avx2": (("four elements", ("vpmaddubsw",)),),
+    "mb_varint_run_64_avx2": (("four elements", ("vpmaddubsw",)),),
 }
 """How the name of a kernel begins that takes its steps in loops of their own -> each step, and instructions of it. Other
 loops of these kernels count what is rare."""
