@@ -142,6 +142,10 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
+            if dtype is None and type(array) is np.ndarray and array.nbytes <= _SMALL_NBYTES:
+                offsets: list[int] = []
+                self._write_batch([array], offsets)
+                return offsets[0]
             return self._write(array, dtype)
 
     def _write(self, array: Any, dtype: Any) -> int:
