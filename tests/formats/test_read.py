@@ -620,3 +620,11 @@ def test_race_of_files(suffix, tmp_path):
             assert array.tolist() == expected[str(array.dtype)]
             met[str(array.dtype)] += 1
     assert len(met) == 2, met
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0", "..\\a", "C:a"])
+def test_an_index_names_what_no_file_can_be(tmp_path, name):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": f"{name}.safetensors"}}))
+    with pytest.raises(milblob.ResolveError, match="expected a path"):
+        milblob.open_arrays(index)

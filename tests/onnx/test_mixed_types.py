@@ -119,3 +119,31 @@ def test_parameters_of_another_element_type_than_x(name, kinds, tmp_path):
     tolerance = 2e-3 if own == np.float16 else 2e-5
     np.testing.assert_allclose(found.astype(np.float64), expected(X), rtol=tolerance, atol=tolerance)
     assert found.dtype == own
+
+
+def test_parameters_of_ios15_may_be_float16_beside_a_float32_x(tmp_path):
+    """coremltools leaves out the cast of x then, and declares the float16 output that Core ML makes."""
+    mb = builder()
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Function, types
+    from coremltools.converters.mil.mil.program import Program
+
+    mean, variance = THREE.astype(np.float16), THREE[::-1].astype(np.float16)
+    target, program = ct.target.iOS15, Program()
+    with Function({"x": mb.placeholder(shape=X.shape, dtype=types.fp16)}, opset_version=target) as function:
+        x = function.inputs["x"]
+        made = [
+            mb.batch_norm(x=x, mean=mean, variance=variance, epsilon=np.float16(0.5), name="a"),
+            mb.batch_norm(x=x, mean=mean, variance=variance, gamma=variance, beta=mean, name="b"),
+        ]
+        function.set_outputs(made)
+        program.add_function("main", function)
+    options = {"source": "milinternal", "convert_to": "mlprogram", "minimum_deployment_target": target}
+    path, single = tmp_path / "m.mlpackage", ct.precision.FLOAT32
+    ct.convert(program, compute_precision=single, skip_model_load=True, **options).save(str(path))
+    assert milblob.check(path).is_sound
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    a, b = run(tmp_path / "m.onnx", {"x": X.astype(np.float32)}).values()
+    centred, squared, scale = X - channels(mean), channels(variance), channels(variance)
+    np.testing.assert_allclose(a, centred / np.sqrt(squared + 0.5), atol=0.02)
+    np.testing.assert_allclose(b, centred / np.sqrt(squared + 1e-5) * scale + channels(mean), atol=0.02)

@@ -47,3 +47,17 @@ def test_permutations():
         expected = [f"perm of transpose: expected each of 2 dimensions once, got {list(perm)}"]
         assert words("transpose", "perm", *perm) == expected
     assert words("transpose", "perm", 0, 5) == ["perm of transpose: expected -2 to 1, got 5"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("depth_to_space", "block_size"), ("space_to_depth", "block_size"), ("pixel_shuffle", "upscale_factor"),
+        ("pixel_unshuffle", "downscale_factor"), ("conv", "strides"), ("conv", "dilations"), ("conv", "groups"),
+        ("max_pool", "kernel_sizes"), ("space_to_batch", "block_shape"),
+    ],
+)  # fmt: skip
+def test_sizes_below_one(kind, key):
+    assert words(kind, key, 1) == words(kind, key, 2, 1) == words(kind, key) == []
+    for wrong in (0, -2):
+        assert words(kind, key, 3, wrong) == [f"{key} of {kind}: expected 1 or more, got {wrong}"]

@@ -8,7 +8,9 @@ import pytest
 
 import milblob
 import reference
+from constexpr_bytes import constexpr, value
 from dtype_values import NUMERIC, NUMPY, accepted, draw, tensor_value
+from hostile_bytes import const, model, program
 from milblob import BlobReader, FormatError, _codec, pack_tensor, unpack_tensor
 from paths import DATA
 
@@ -172,3 +174,22 @@ def test_elements_that_share_memory_are_refused_everywhere(tmp_path):
             out = np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, [0] * len(shape), writeable=True)
             with pytest.raises(ValueError, match="^out: expected memory of its own for each element, got strides"):
                 read(out=out)
+
+
+def test_a_part_of_the_model_that_is_read():
+    """A weight that is computed from parts in a caller's memory, into that memory, is what it is elsewhere."""
+    stored = np.arange(64, dtype=np.uint8).reshape(4, 16)
+    parts = {
+        "quantized_data": ("UINT8", stored),
+        "zero_point": ("UINT8", np.uint8(3)),
+        "scale": ("FLOAT32", np.float32(2)),
+        "axis": ("INT32", np.int32(0)),
+    }
+    weight = constexpr("affine_dequantize", [("w", "FLOAT32", (4, 16))], parts)
+    data = model(program(weight, const(value("UINT8", np.zeros(400, np.uint8)), "room")))
+    for at in range(0, len(data) - 259, 4):
+        memory = np.zeros(len(data) // 4 + 1, np.float32).view(np.uint8)[: len(data)]
+        memory[:] = np.frombuffer(data, np.uint8)
+        out = memory[at : at + 256].view(np.float32).reshape(4, 16)
+        assert milblob.open(memory)["w"].read(out=out) is out
+        np.testing.assert_array_equal(out, (stored.astype(np.float32) - 3) * 2)

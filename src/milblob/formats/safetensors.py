@@ -210,7 +210,7 @@ def open_index(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open the arrays of all files that an index names.
 
     Raises: OSError: the index or a file cannot be opened. FormatError: a broken index; a file that is not beside it; a
-    file that lacks an array. UnsupportedError: as `open_arrays`.
+    file that lacks an array. ResolveError: a name that no file can have. UnsupportedError: as `open_arrays`.
     """
     directory = os.path.dirname(path)
     document = read_json(Location(path), "index of safetensors files", unique=True, code="")
@@ -223,6 +223,7 @@ def open_index(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
             if os.path.basename(name) != name or not name.endswith(FILE_SUFFIX):
                 message = f"expected names of {FILE_SUFFIX} files beside it, got {name!r:.200}"
                 raise FormatError(f"index of safetensors files: {message}", file=path)
+            Location(directory or ".").beneath(name)  # refuses what JSON can spell and no file name can hold
             files[name] = stack.enter_context(open_arrays(os.path.join(directory, name), max_nbytes))
         for array, name in places.items():
             if array not in files[name]:

@@ -36,12 +36,19 @@ _REDUCED = (
 
 
 _AXES = ("axis", "axes", "perm", "seq_axis", "batch_axis")
+_LEAST_ONE = (
+    "block_shape", "block_size", "dilations", "downscale_factor", "groups", "kernel_sizes", "strides", "upscale_factor",
+)  # fmt: skip
 _COUNTED = ("x", "data", "input", "values", "indices")  # the first that an operation has is whose dimensions axes count
 
 
 def axis_breaches(kind: str, arguments: Arguments) -> Iterator[tuple[str, str]]:
-    """Yield the axes of an operation that its input does not have: (rule, words)."""
+    """Yield the sizes below 1 of an operation, and the axes that its input does not have: (rule, words)."""
     given = Given(arguments)
+    for key, _ in arguments:
+        if key in _LEAST_ONE and (found := given.integers_or_none(key)) and min(found) < 1:
+            yield "MIL050", f"{key} of {kind}: expected 1 or more, got {min(found)}"
+            return
     for key in _AXES if kind != "flatten2d" else ():  # its axis is a place between dimensions
         try:
             axes = given.integers(key)

@@ -12,7 +12,7 @@ from ..topology import Operator, Variable
 SAME = {"same": "SAME_UPPER", "same_lower": "SAME_LOWER"}
 
 
-def alike(g: ModelComponentContainer, x: Variable, value: Any) -> Any:
+def alike(g: ModelComponentContainer, x: Variable | ir.Value, value: Any) -> Any:
     """Return a parameter with the element type of x; from iOS 17 on, MIL lets them differ."""
     return g.cast(value, g.dtype(x))
 
@@ -84,7 +84,7 @@ def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> ir
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
     return g.node(
         "Conv", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad,
-        kernel_shape=kernel, group=int(operator.number("groups", 1)),
+        kernel_shape=kernel, group=operator.integer("groups", 1, least=1),
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _conv_transpose(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
     return g.node(
         "ConvTranspose", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads,
-        kernel_shape=kernel, output_padding=extra if any(extra) else None, group=int(operator.number("groups", 1)),
+        kernel_shape=kernel, output_padding=extra if any(extra) else None, group=operator.integer("groups", 1, least=1),
     )  # fmt: skip
 
 

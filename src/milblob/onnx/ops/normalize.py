@@ -9,12 +9,19 @@ from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator
+from ..types import onnx_dtype, tensor_type
 from .conv import alike
 
 
-def _vector(operator: Operator, g: ModelComponentContainer, key: str, fill: float, shape: list[int]) -> Any:
+def _input(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    """Return x with the element type of the output: for iOS 15, coremltools leaves out a cast of x to that of mean."""
+    return g.cast(operator.input("x"), onnx_dtype(tensor_type(operator.outputs[0].type).dtype))
+
+
+def _vector(
+    operator: Operator, g: ModelComponentContainer, x: ir.Value, key: str, fill: float, shape: list[int]
+) -> Any:
     """Return a parameter, or a constant of one value where it is left out."""
-    x = operator.input("x")
     if operator.has(key):
         return alike(g, x, operator.input(key))
     return g.full(shape, fill, g.dtype(x))
@@ -27,8 +34,8 @@ def _epsilon(operator: Operator) -> float:
 @builtin("batch_norm", onnx="BatchNormalization")
 def _batch_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     shape = [int(size or 0) for size in g.dimensions(operator.input("mean"))]
-    scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
-    x = operator.input("x")
+    x = _input(operator, g)
+    scale, offset = _vector(operator, g, x, "gamma", 1, shape), _vector(operator, g, x, "beta", 0, shape)
     mean, variance = (alike(g, x, operator.input(key)) for key in ("mean", "variance"))
     return g.node("BatchNormalization", x, scale, offset, mean, variance, epsilon=_epsilon(operator))
 
@@ -37,24 +44,24 @@ def _batch_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     "instance_norm", onnx="InstanceNormalization", limits="a known number of channels, unless gamma and beta are given"
 )
 def _instance_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
-    x = operator.input("x")
-    channels = g.dimensions(x, 2)[1]
+    x = _input(operator, g)
+    channels = g.dimensions(operator.input("x"), 2)[1]
     if channels is None and not (operator.has("gamma") and operator.has("beta")):
         operator.refuse("a known number of channels", "an open one")
     shape = [channels or 0]
-    scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
+    scale, offset = _vector(operator, g, x, "gamma", 1, shape), _vector(operator, g, x, "beta", 0, shape)
     return g.node("InstanceNormalization", x, scale, offset, epsilon=_epsilon(operator))
 
 
 @builtin("layer_norm", onnx="LayerNormalization; ReduceMean, Sub, Mul, Sqrt, Div where the axes are not the last ones")
 def _layer_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
-    x = operator.input("x")
-    shape, rank = g.dimensions(x, 1), g.rank(x)
+    x, declared = _input(operator, g), operator.input("x")
+    shape, rank = g.dimensions(declared, 1), g.rank(declared)
     axes = g.axes(operator, "axes", rank)
     last = axes == list(range(rank - len(axes), rank))
     sizes = [shape[axis] for axis in axes]
     if last and (operator.has("gamma") or None not in sizes):
-        scale = _vector(operator, g, "gamma", 1, [size or 0 for size in sizes])
+        scale = _vector(operator, g, x, "gamma", 1, [size or 0 for size in sizes])
         offset = alike(g, x, operator.input("beta")) if operator.has("beta") else None
         return g.node("LayerNormalization", x, scale, offset, axis=-len(axes), epsilon=_epsilon(operator))
     over = g.ints(sorted(axes))
@@ -63,18 +70,20 @@ def _layer_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     found = g.node("Div", centred, g.node("Sqrt", g.node("Add", variance, g.scalar(_epsilon(operator), x))))
     for key, kind in (("gamma", "Mul"), ("beta", "Add")):
         if operator.has(key):
-            found = g.node(kind, found, _spread(operator, g, key, axes, rank))
+            found = g.node(kind, found, _spread(operator, g, x, key, axes, rank))
     return found
 
 
-def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list[int], rank: int) -> ir.Value:
+def _spread(
+    operator: Operator, g: ModelComponentContainer, x: ir.Value, key: str, axes: list[int], rank: int
+) -> ir.Value:
     """Return gamma or beta, whose axes are `axes` in this order, as it applies to all axes."""
     array = np.asarray(operator.constant(key))
     if array.ndim != len(axes):
         operator.refuse(f"{len(axes)} dimensions of {key}", array.ndim)
     array = np.transpose(array, np.argsort(axes))
     sizes = dict(zip(sorted(axes), array.shape, strict=True))
-    return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(operator.input("x")))
+    return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(x))
 
 
 @builtin("l2_norm", onnx="ReduceSumSquare, Add, Sqrt, Div")

@@ -16,19 +16,19 @@ _MAX_TABLE = 1 << 16  # elements of indices that stand in the file
 
 @builtin("depth_to_space", onnx="DepthToSpace")
 def _depth_to_space(operator: Operator, g: ModelComponentContainer) -> ir.Value:
-    size = int(operator.number("block_size"))
+    size = operator.integer("block_size", least=1)
     return g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="DCR")
 
 
 @builtin("pixel_shuffle", onnx="DepthToSpace")
 def _pixel_shuffle(operator: Operator, g: ModelComponentContainer) -> ir.Value:
-    size = int(operator.number("upscale_factor"))
+    size = operator.integer("upscale_factor", least=1)
     return g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="CRD")
 
 
 @builtin("space_to_depth", onnx="SpaceToDepth")
 def _space_to_depth(operator: Operator, g: ModelComponentContainer) -> ir.Value:
-    size = int(operator.number("block_size"))
+    size = operator.integer("block_size", least=1)
     return g.node("SpaceToDepth", operator.input("x"), blocksize=size)
 
 
