@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 import reference_pages
+from children import tool_environment
 from example_files import NAMES
 from paths import ROOT
 
@@ -66,7 +67,8 @@ def test_the_manual_has_every_option_and_man_reads_it(tmp_path):
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed: what man shows is not tested")
     run = ["groff", "-man", "-Tutf8", "-ww", "-z", str(reference_pages.MANUAL)]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stderr == ""
+    done = subprocess.run(run, capture_output=True, text=True, check=True, env=tool_environment())
+    assert done.stderr == ""
 
 
 def test_the_wheel_installs_the_manual():

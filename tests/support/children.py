@@ -24,6 +24,11 @@ def child_environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
+def tool_environment():
+    """The environment for a program that is not Python's: without the sanitizers that `make sanitize` preloads."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 def run_child(code, *arguments, timeout=120, memory_nbytes=None, expect_code=0):
     """Run Python code in a process of its own, faulthandler on; returns its output.
 

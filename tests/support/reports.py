@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 
+from children import tool_environment
 from peers import WITHOUT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -56,7 +57,8 @@ def browser():
     if found is None:
         pytest.skip(WITHOUT["chromium"])
     with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        options = ["--no-sandbox", "--disable-gpu"]
+        opened = playwright.chromium.launch(executable_path=found, args=options, env=tool_environment())
         yield opened
         opened.close()
 
