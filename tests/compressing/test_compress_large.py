@@ -62,7 +62,16 @@ MOST_SPOOLED_NBYTES = LIMIT_NBYTES + (sized(150, 400) << 20)
 """Far less than 1 GiB, for 3 GiB of float16 or float32."""
 
 
-@pytest.fixture(scope="module", params=some(ROWS, 1))
+def of_each(cases, count):
+    """Parameters `large` and `case`: each case, and one of the two dtypes in turn."""
+    dtypes = list(ROWS)
+    pairs = [(dtypes[number % 2], case) for number, case in enumerate(cases)]
+    own = pairs[::2]  # make test has one file
+    named = [own[number * len(own) // count] for number in range(count)]
+    return pytest.mark.parametrize(("large", "case"), some(pairs, named=named), indirect=["large"])
+
+
+@pytest.fixture(scope="module")
 def large(request, tmp_path_factory):
     """(package, rows): one weight w0 of a linear operation; rows at both ends and in the middle, the rest is a hole."""
     folder, name = tmp_path_factory.mktemp("large"), request.param
@@ -89,7 +98,7 @@ def dense_rows(package, count):
         return np.stack([weight[begin : begin + SOME] for begin in begins]), weight[SOME : SOME + 8]
 
 
-@pytest.mark.parametrize("case", some(LINEAR, 1))
+@of_each(LINEAR, 1)
 def test_linear(large, case, tmp_path):
     package, rows = large
     options, (dtype, mode, blocks) = LINEAR[case]
@@ -110,12 +119,12 @@ def test_linear(large, case, tmp_path):
     shutil.rmtree(target)
 
 
-@pytest.mark.parametrize("case", some(OTHERS, 2))
+@of_each(OTHERS, 2)
 def test_others(large, case, tmp_path):
     require_figures(large, *OTHERS[case], MOST_NBYTES, tmp_path)
 
 
-@pytest.mark.parametrize("case", some(SPOOLED, 1))
+@of_each(SPOOLED, 1)
 def test_spooled(large, case, tmp_path):
     recipes, least_sqnr = SPOOLED[case]
     recipe = recipes[0] if len(recipes) == 1 else {"recipe": "Joint", "recipes": recipes}
