@@ -29,16 +29,14 @@ BY_NAME = ("open", "stat", "lstat", "fstatat", "readlink", "access", "faccessat"
 def fates(names):
     """Which call meets which fate, and what the process does then: (number, mode, code, second action).
 
-    With MILBLOB_THOROUGH=1 each call meets two codes, and is followed by two second actions: which they are changes from
-    call to call. Otherwise one for each call, in turn; of more than three equal calls in a row
-    (the parts of a path, the entries of a directory) the first, the last and one in between; `test_every_look_fails_once`
-    takes a choice of these.
+    Each call meets one code, with MILBLOB_THOROUGH=1 two, and is followed by as many second actions: which they are changes
+    from call to call. Of more than three equal calls in a row (the parts of a path, the entries of a directory) it is the
+    first, the last and one in between; without MILBLOB_THOROUGH=1 `test_every_look_fails_once` takes a choice of these.
     """
     number = 0
     for what, group in itertools.groupby(names):
         count = len(list(group))
-        chosen = {1, 1 + number % count, count} if sized(1, 0) else range(1, count + 1)
-        for at in sorted(number + i for i in chosen):
+        for at in sorted({number + 1, number + 1 + number % count, number + count}):
             for turn in range(at, at + sized(1, 2)):
                 yield at, "fail", CODES[turn % len(CODES)], SECONDS[turn % len(SECONDS)]
             if what.startswith(BY_NAME):  # somebody else has removed it
