@@ -319,3 +319,18 @@ def test_infinite_parts_give_no_warning(tmp_path):
     milblob.refit(folder, {name: scale})
     (values,) = milblob.load(folder).values()
     assert not np.isfinite(values).any()
+
+
+def test_a_computed_weight_is_read_into_the_memory_of_its_own_bundle():
+    """The weight is larger than the bundle, so it begins before, in or after it in memory that holds both."""
+    data = (FOLDER / "bare_f16_int8_symm_per_channel.aimodel" / "main.mlirb").read_bytes()
+    with Asset(data) as asset:
+        name = next(name for name, tensor in asset.items() if tensor.is_computed)
+        right = asset[name].read().copy()
+    room = right.nbytes
+    for at in range(0, room + len(data), 64):
+        memory = np.zeros(2 * room + len(data), np.uint8)
+        memory[room : room + len(data)] = np.frombuffer(data, np.uint8)
+        out = memory[at : at + room].view(right.dtype).reshape(right.shape)
+        assert Asset(memory[room : room + len(data)])[name].read(out=out) is out
+        np.testing.assert_array_equal(out, right)

@@ -337,7 +337,7 @@ def changing_with_defects(compile_c, tmp_path_factory):
 
 
 def run_defect(program, driver, number, changes):
-    inputs = ["--whole", *changes] if driver == "between" else ["1"]  # all: a defect may need one of them
+    inputs = ["--whole", *changes] if driver == "between" else ["1"]  # all of them: a defect may show in one alone
     environment = {**os.environ, "BROKEN": str(number)}
     return subprocess.run(
         [program, driver, *inputs], capture_output=True, text=True, timeout=300, check=False, env=environment

@@ -207,5 +207,6 @@ def _measured(call, counts, source, target, options, limit_nbytes):
     code = MEASURED.replace("CALL", call).replace("COUNTS", counts)
     found = json.loads(run_fork(code, source, target, json.dumps(options), timeout=1800))
     print(f"{target.name}: {found['most'] / 2**20:.0f} MiB anonymous at most, {found['seconds']:.1f} s")
-    assert found["most"] < limit_nbytes or SANITIZED
+    spare = limit_nbytes // 5 if SANITIZED else 0  # its shadow, an eighth, and the margins of what is allocated
+    assert found["most"] < limit_nbytes + spare
     return found

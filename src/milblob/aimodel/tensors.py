@@ -101,7 +101,7 @@ class ComputedPlace(ConstantPlace):
         with self.naming():
             dense = self.dense()
             self.account()
-            return read_to(dense, out)
+            return read_to(dense, out, [self._opened.mapping.check_size()])
 
     def packed(self) -> Packed:
         return pack(self.read(), self.dtype)

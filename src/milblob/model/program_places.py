@@ -10,7 +10,6 @@ from ..dtypes import BY_MIL_CODE, DType
 from ..errors import FormatError
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
-from ..values.arrays import copy_into
 from ..values.dense import Dense, read_key, read_to
 from ..values.tensorvalue import undeclared, unpack_at
 from .open_program import OpenProgram
@@ -104,13 +103,7 @@ class ChainPlace(ModelPlace):
         with self.naming():
             dense = self.dense()
             self.account()
-            if isinstance(out, np.ndarray) and any(self._is_over(row, out) for row in self.chain.stored()):
-                return copy_into(out, read_to(dense, None))
-            return read_to(dense, out)
-
-    def _is_over(self, row: Any, out: Array) -> bool:
-        """Whether `out` is memory of the file that holds a part, which a caller's buffer can be."""
-        return np.may_share_memory(np.asarray(memoryview(self.part(row).packed().buffer)), out)
+            return read_to(dense, out, (self.part(row).packed().buffer for row in self.chain.stored()))
 
     def read_key(self, key: Any) -> Any:
         with self.naming():

@@ -1,5 +1,6 @@
 """Tensors computed from packed elements, whole or any range of them: sparse, scaled, looked up."""
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -239,12 +240,17 @@ def read(
     return out
 
 
-def read_to(dense: Dense, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-    """Compute all of `dense`, into an array of any memory order if one is given. Raises: as `require_fit`."""
+def read_to(dense: Dense, out: np.ndarray[Any, Any] | None, sources: Iterable[_codec.Buffer]) -> np.ndarray[Any, Any]:
+    """Compute all of `dense`, into an array of any memory order if one is given. Raises: as `require_fit`.
+
+    `sources`: held bytes that the parts lie in. An array in one of them, which is the caller's memory, is filled at the
+    end.
+    """
     if out is None:
         return read(dense)
     require_fit(out, dense.dtype.numpy, dense.shape)
-    return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
+    is_apart = not any(np.may_share_memory(np.asarray(memoryview(source)), out) for source in sources)
+    return read(dense, out) if out.flags.carray and is_apart else copy_into(out, read(dense))
 
 
 def read_key(dense: Dense, key: Any) -> Any:
