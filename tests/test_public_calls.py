@@ -76,6 +76,8 @@ def test_hostile_models(tmp_path, part):
         ("milblob diff", "8395fe5ae4bec6c02f27e9718ea776fc56b2436669028404812a9ee4bbc377ac0525253d7ef7ab4f73d884194fc48b"),
         # two names of thousands of characters, in one message
         ("milblob refit", "0743141b95bb50574471590cd801883fba46b2994c676679c4708ef6993bd1fb8aebeba0fa938b61"),
+        # an unknown name, and one of thousands of characters that there is
+        ("milblob show one", "f73b07dbd5f1d4737949b31d2427dbc5baf6ea155ff097db325db74e0ba596ea5a847f19468ddd2da1d38cf3160f78f1e25cc50d127f3a654ecd009fa19db29f99168f6049a21d"),
         # places for a cut where no value changes
         ("chunk by size", "55109aa793c6c5936eadc195ad6ad3d261713a19a54a175c6f574a8d9b3bf4295ba0595ea3849df90573be358c5fc74378b354b28ac6a64d55a71cbbdc946ed59be2ac86ee21"),
     ],

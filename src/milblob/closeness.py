@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from .wording import abbreviated
+
 _MAX_NCHARS = 200  # of a name that is compared: difflib takes the product of both lengths
 _MAX_COMPARED = 200  # names compared letter by letter; the rest is judged by the words that they share
 _MIN_RATIO = 0.6
@@ -42,18 +44,19 @@ def unknown(kind: str, name: object, known: Iterable[str], where: str | None = N
     """Return the message about an unknown name: "m.mlpackage has no function 'man'; did you mean main?".
 
     `kind`: of the named object, such as "function". `known`: existing names. Up to 8 are listed if none is similar to
-    `name`.
+    `name`, each of a length that fits a message.
     """
     names = list(known)
     end = hint(name, names) if isinstance(name, str) else ""
     if not end and 0 < len(names) <= _MAX_LISTED:
-        end = f" (it has {', '.join(names)})" if where else f" (there is {', '.join(names)})"
+        listed = ", ".join(map(abbreviated, names))
+        end = f" (it has {listed})" if where else f" (there is {listed})"
     return f"{where} has no {kind} {name!r:.200}{end}" if where else f"no {kind} {name!r:.200}{end}"
 
 
 def ambiguous(name: str, found: Iterable[str]) -> str:
     """Return the message about a name that several things have: "'w' is ambiguous: a/w or b/w"."""
-    names = list(found)
+    names = list(map(abbreviated, found))
     if len(names) > _MAX_LISTED:
         return f"{name!r:.200} is ambiguous: {', '.join(names[:_MAX_LISTED])} or {len(names) - _MAX_LISTED:,} others"
     return f"{name!r:.200} is ambiguous: {', '.join(names[:-1])} or {names[-1]}"

@@ -104,6 +104,8 @@ MODELS = {
 
 REFUSED = ("line of 33", "line of 800", "line of 3,000", "doubled 33", "doubled 800", "doubled 10,000",
            "lattice of 32 by 30", "bindings 5,000 by 5,000", "circle of 3", "circle of 1,000")  # fmt: skip
+MALFORMED = ("one axis of 300",)
+"""Chains that are short enough, of operations of which each breaks a rule."""
 
 
 def source(name):
