@@ -20,15 +20,40 @@ FLAGS = ["/O2", "/std:c11", "/fp:precise"] if sys.platform == "win32" else GNU_F
 # One wheel for 3.11 and every later Python, except free-threaded ones, which have no stable ABI (docs/decisions.md).
 IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
+# For the stable ABI, what Cython writes imports inspect, and so dis and tokenize, to read the numbers of these flags of code
+# objects: a quarter of what milblob adds to the start of a process. With the numbers here it reads none of them, and
+# `without_inspect` takes the import out. Python's documentation of inspect lists them.
+CODE_FLAGS = {
+    "CO_OPTIMIZED": "0x1",
+    "CO_NEWLOCALS": "0x2",
+    "CO_VARARGS": "0x4",
+    "CO_VARKEYWORDS": "0x8",
+    "CO_GENERATOR": "0x20",
+    "CO_COROUTINE": "0x80",
+    "CO_ASYNC_GENERATOR": "0x200",
+}
+
 codec = Extension(
     "milblob._codec",
     sources=["src/milblob/_codec.pyx", "src/milblob/kernels.c", "src/milblob/text.c"],
     include_dirs=["include"],
     depends=[*glob("include/**/*.h", recursive=True), *glob("src/milblob/**/*.px[di]", recursive=True)],
     extra_compile_args=FLAGS,
-    define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
+    define_macros=[("Py_LIMITED_API", "0x030B0000"), *CODE_FLAGS.items()] if IS_STABLE else [],
     py_limited_api=IS_STABLE,
 )
+
+
+def without_inspect(extensions):
+    """Take the import of inspect out of what Cython wrote. Another version's text may have none, and then stays as it is."""
+    for path in (source for extension in extensions for source in extension.sources if IS_STABLE):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        changed = text.replace('inspect = PyImport_ImportModule("inspect");', "inspect = Py_NewRef(Py_None);")
+        if changed != text:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(changed)
+    return extensions
 
 
 class BuildInParallel(build_ext):
@@ -51,6 +76,6 @@ IS_COMPILED = os.environ.get("MILBLOB_COMPILE") != "0"
 
 setup(
     cmdclass={"build_ext": BuildInParallel},
-    ext_modules=cythonize([codec], language_level=3) if IS_COMPILED else [],
+    ext_modules=without_inspect(cythonize([codec], language_level=3)) if IS_COMPILED else [],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE and IS_COMPILED else {},
 )

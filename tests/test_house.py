@@ -429,13 +429,7 @@ def test_import_brings_little():
     """
     new, heavy = run_child(code).split("\n")[:2]
     new = {name for name in new.split() if "cython" not in name}  # the modules that Cython itself keeps
-    from milblob import _codec
-
-    stable = set()
-    if _codec.build()[1]:  # Cython's start asks `inspect` for a few numbers there, which brings some with it
-        stable = {"inspect", "dis", "opcode", "_opcode", "linecache", "tokenize", "token"}
-        new = {name for name in new if name.split(".")[0] != "importlib"}
-    assert new <= {"mmap", "threading", "errno", "fcntl", *stable}, new
+    assert new <= {"mmap", "threading", "errno", "fcntl"}, new
     assert not {"google", "coremltools", "rich", "safetensors", "ml_dtypes"} & set(heavy.split())
 
 
