@@ -25,6 +25,12 @@ def affine(axis, scale=HALF):
     }  # fmt: skip
 
 
+def blocks(data, offset):
+    types = {"INT8": np.int8, "UINT8": np.uint8, "FLOAT16": np.float16, "FLOAT32": np.float32}
+    parts = {"data": (data, np.zeros((3, 4), types[data])), "scale": ("FLOAT16", np.ones((1, 1), np.float16))}
+    return "blockwise_shift_scale", (3, 4), parts | {"offset": (offset, np.zeros((1, 1), types[offset]))}
+
+
 def vectors(axis, shape=(3, 8)):
     lut = ("FLOAT16", np.zeros((1, 1, 2, 2), np.float16))
     return "lut_to_dense", shape, {"indices": ("UINT1", np.zeros((3, 4), "u1")), "lut": lut, "vector_axis": axis}
@@ -45,6 +51,10 @@ SOUND = [
     affine(integer(1), FOUR),
     affine(integer(-1), FOUR),
     affine(integer(-2)),
+    blocks("INT8", "INT8"),
+    blocks("INT8", "FLOAT16"),
+    blocks("UINT8", "FLOAT32"),
+    blocks("FLOAT16", "FLOAT32"),
     vectors(integer(1)),
     vectors(integer(-2), (6, 4)),
     packed(sizes(3, 4)),
@@ -55,6 +65,8 @@ BROKEN = [
     (affine(integer(-3)), "axis: expected -2 to 1, got -3"),
     (affine(integer(0, 0)), "axis: expected one integer, got the shape [2]"),
     (affine(integer(0), FOUR), "scale: expected a number, or as many as axis 0 of [3, 4], got [4]"),
+    (blocks("INT8", "UINT8"), "data type of the offset: expected int8, float16 or float32, got uint8"),
+    (blocks("FLOAT16", "INT8"), "data type of the offset: expected float16 or float32, got int8"),
     (vectors(integer(2)), "vector_axis: expected -2 to 1, got 2"),
     (vectors(integer(0)), "shape of the result: expected [6, 4], which the parts make, got [3, 8]"),
     (packed(sizes(4, 3)), "shape of the result: expected [4, 3], which the parts make, got [3, 4]"),
@@ -123,6 +135,18 @@ def test_both_outputs_of_sparse_operations(tmp_path, kind):
         (tmp_path / "m.mlmodel").write_bytes(model(program(constexpr(kind, outputs, parts), opset="CoreML8"), 9))
         found = milblob.check(tmp_path / "m.mlmodel", rules="MIL049").findings
         assert [one.message for one in found] == [f"constexpr_{kind}, {one}" for one in words]
+
+
+def test_offsets_of_sparse_blocks(tmp_path):
+    bits, scale = ("UINT1", np.ones((3, 4), np.uint8)), ("FLOAT16", np.ones((1, 1), np.float16))
+    parts = {"data_mask": bits, "nonzero_data": ("INT8", np.zeros(12, np.int8)), "scale": scale}
+    outputs = [("mask", "UINT1", [3, 4]), ("values", "FLOAT16", [12])]
+    for stated, dtype, count in [("INT8", np.int8, 0), ("FLOAT32", np.float32, 0), ("UINT8", np.uint8, 1)]:
+        operation = constexpr(
+            "sparse_blockwise_shift_scale", outputs, parts | {"offset": (stated, np.zeros((1, 1), dtype))}
+        )
+        (tmp_path / "m.mlmodel").write_bytes(model(program(operation, opset="CoreML8"), 9))
+        assert len(milblob.check(tmp_path / "m.mlmodel", rules="MIL049").findings) == count, stated
 
 
 def test_operations_that_differ_in_an_attribute_alone(tmp_path):

@@ -70,6 +70,8 @@ def tensor(dtype, *shape):
      "tensor<fp16, [1, 6, ?]>"),
     ("matmul", {"x": tensor(F16, 2, 3), "y": tensor(F16, 4, 3, 5)}, "tensor<fp16, [4, 2, 5]>"),
     ("matmul", {"x": tensor(F16, 2, 3), "y": tensor(F16, 3, 5), "transpose_x": tensor(DType.BOOL)}, None),
+    ("matmul", {"x": tensor(F16, 3), "y": tensor(F16, 3, 5)}, "tensor<fp16, [5]>"),
+    ("matmul", {"x": tensor(F16, 3), "y": tensor(F16, 4, 3, 5)}, "tensor<fp16, [?, ?]>"),
     ("transpose", {"x": tensor(I32, 2, 3), "perm": tensor(I32, 2)}, "tensor<int32, [?, ?]>"),
     ("reshape", {"x": tensor(I32, 2, 3), "shape": tensor(I32, 1)}, "tensor<int32, [?]>"),
     ("reshape", {"x": tensor(I32, 2, 3), "shape": tensor(I32, None)}, TensorType(I32, (), -1)),
@@ -99,6 +101,7 @@ def test_types_of_outputs(kind, types, expected):
 
 @pytest.mark.parametrize(("kind", "types", "values", "expected"), [
     ("reshape", {"x": tensor(F32, None, 4)}, {"shape": (0, -1)}, "tensor<fp32, [?, ?]>"),
+    ("reshape", {"x": tensor(F32, 2, None)}, {"shape": (0, -1)}, "tensor<fp32, [?, ?]>"),
     ("reshape", {"x": tensor(F32, 2, 4)}, {"shape": (0, -1)}, "tensor<fp32, [2, 4]>"),
     ("reshape", {"x": tensor(F32, 2, 4)}, {"shape": (0, 2, -1)}, "tensor<fp32, [?, 2, ?]>"),
     ("reshape", {"x": tensor(F32, 2, 4)}, {"shape": (3, -1)}, "tensor<fp32, [3, ?]>"),
@@ -119,6 +122,7 @@ def test_types_of_outputs(kind, types, expected):
     ("sliding_windows", {"x": tensor(F32, 5)}, {"axis": (0,), "size": (6,)}, "tensor<fp32, [?, 6]>"),
     ("depth_to_space", {"x": tensor(F32, 1, 6, 1, 1)}, {"block_size": (2,)}, "tensor<fp32, [1, ?, 2, 2]>"),
     ("avg_pool", {"x": tensor(F32, 1, 1, 2)}, {"kernel_sizes": (1,), "strides": (0,)}, "tensor<fp32, [1, 1, ?]>"),
+    ("reduce_argmax", {"x": tensor(F32, 5)}, {"axis": (0,), "output_dtype": ("INT32",)}, "int32"),
     ("cast", {"x": TensorType(F32, (), -1)}, {"dtype": ("fp16",)}, TensorType(F16, (), -1)),
     ("cast", {"x": tensor(F32, 5)}, {"dtype": ("half",)}, None),
     ("einsum", {}, {"equation": ("ab,bc->ac",)}, None),

@@ -1,5 +1,7 @@
 """The rule about types of outputs: sound Programs of each operation break nothing, and each change of an output is seen."""
 
+import itertools
+
 import pytest
 
 from milblob import _codec
@@ -10,8 +12,12 @@ from peers import WITHOUT
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
+import numpy as np
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import get_new_symbol
+
 import output_cases
-from output_cases import CASES
+from output_cases import CASES, Case
 from thorough import some
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -70,3 +76,30 @@ def test_every_operation_has_a_case():
     made = {MAKERS[case.kind] for case in CASES}
     missing = {kind for kind, make in MAKERS.items() if make not in made}
     assert missing == {kind for kind, make in MAKERS.items() if make is MAKERS["relu"]}
+
+
+def _pooled(kernel, stride):
+    """Windows that coremltools rounds up twice where they are narrower than their stride."""
+    return lambda x: mb.max_pool(x=x, kernel_sizes=[kernel], strides=[stride], pad_type="same_lower", ceil_mode=True)
+
+
+ODD = [
+    Case("max_pool", {"x": (1, 1, 6)}, _pooled(1, 3), opset="iOS16"),
+    Case("max_pool", {"x": (1, 1, 5)}, _pooled(2, 4), opset="iOS16"),
+    Case("reshape", {"x": (3, 2, get_new_symbol(), 4)}, lambda x: mb.reshape(x=x, shape=[4, 0, 3, 3])),
+    Case("reshape", {"x": (2, get_new_symbol())}, lambda x: mb.reshape(x=x, shape=[0, -1])),
+    Case("reshape", {"x": (3, 2, get_new_symbol())}, lambda x: mb.reshape(x=x, shape=[0, 2, -1]), opset="iOS17"),
+    Case("matmul", {"x": (2,)}, lambda x: mb.matmul(x=x, y=np.ones((1, 3, 2, 4), np.float32))),
+]
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_sizes_that_coremltools_infers_in_its_own_way(case):
+    """They are not what the operation makes of its inputs in the documentation, and break no rule."""
+    assert rules_of(output_cases.program_of(case)) == []
+
+
+def test_windows_of_every_width_and_stride():
+    for size, kernel, stride in itertools.product(range(1, 9), range(1, 4), range(1, 5)):
+        case = Case("max_pool", {"x": (1, 1, size)}, _pooled(kernel, stride), opset="iOS16")
+        assert rules_of(output_cases.program_of(case)) == [], (size, kernel, stride)

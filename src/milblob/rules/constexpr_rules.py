@@ -52,9 +52,11 @@ def constexpr_breaches(
             yield from _made(shapes["quantized_data"], parts["scale"], result)
         elif kind == "constexpr_blockwise_shift_scale":
             yield from _blocks("data", shapes["data"], shapes)
+            yield from _offset(parts["data"], parts)
             yield from _made(shapes["data"], parts["scale"], result)
         elif kind == "constexpr_sparse_blockwise_shift_scale":
             yield from _blocks("data_mask", shapes["data_mask"], shapes)
+            yield from _offset(parts["nonzero_data"], parts)
             yield from _made(shapes["data_mask"], parts["data_mask"], outputs[0], "mask")
             yield from _made(shapes["nonzero_data"], parts["scale"], result)
         elif kind == "constexpr_cast":
@@ -135,6 +137,14 @@ def _blocks(key: str, data: Shape, shapes: Mapping[str, Shape]) -> Iterator[str]
         yield _message("scale", f"sizes that divide those of {key}, {list(data)}", list(scale))
     if "offset" in shapes and shapes["offset"] != scale:
         yield _message("offset", f"the shape of scale, {list(scale)}", list(shapes["offset"]))
+
+
+def _offset(data: TensorType, parts: Mapping[str, TensorType]) -> Iterator[str]:
+    """An offset is of a float type, or of the data's own."""
+    dtype = parts["offset"].dtype if "offset" in parts else None
+    if isinstance(dtype, DType) and dtype not in (data.dtype, DType.FLOAT16, DType.FLOAT32):
+        own = f"{data.dtype}, " if data.dtype not in (DType.FLOAT16, DType.FLOAT32) else ""
+        yield _message("data type of the offset", f"{own}float16 or float32", dtype)
 
 
 def _palette(

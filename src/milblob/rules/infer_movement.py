@@ -42,9 +42,10 @@ def _reshape(given: Given) -> TensorType:
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise Unsure
     # A 0 takes the size of x: counted from the front, since CoreML7 from the back. If these differ it is left open.
-    is_same_rank = len(wanted) == len(x.shape)
+    # So it is where x has an open dimension: coremltools writes the 0 itself as the size then.
+    is_plain = len(wanted) == len(x.shape) and None not in x.shape
     made: list[int | None] = [
-        (x.shape[i] if is_same_rank else None) if size == 0 else size for i, size in enumerate(wanted)
+        (x.shape[i] if is_plain else None) if size == 0 else size for i, size in enumerate(wanted)
     ]
     if -1 in wanted:
         place = wanted.index(-1)

@@ -65,7 +65,9 @@ def _windows(given: Given, x: TensorType, kernel: Sequence[int | None]) -> _Size
             made.append(None)
             continue
         if kind in ("same", "same_lower"):
-            made.append(-(-size // strides[i]))
+            # Windows narrower than their stride need no padding: coremltools rounds up twice then.
+            is_sure = not rounds_up or width >= strides[i]
+            made.append(-(-size // strides[i]) if is_sure else None)
             continue
         around = pads[2 * i] + pads[2 * i + 1]
         room = size + around - ((width - 1) * dilations[i] + 1)

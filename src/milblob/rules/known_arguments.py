@@ -129,7 +129,7 @@ class Given:
 
     def named(self, key: str, default: str) -> DType:
         """The data type that a string names."""
-        word = self.word(key, default)
+        word = self.word(key, default).lower()  # coremltools takes INT32 as well
         found = next((dtype for dtype in DType if dtype.mil_text == word), None)
         if found is None:
             raise Unsure

@@ -156,11 +156,14 @@ def _linear(given: Given) -> TensorType:
 
 
 def _matmul(given: Given) -> TensorType:
-    x, y = given.ranked("x", 2), given.ranked("y", 2)
+    x, y = given.ranked("x", 1), given.ranked("y", 2)
     if x.dtype != y.dtype:
         raise Unsure
-    rows = x.shape[-1 if given.integer("transpose_x", 0) else -2]
+    is_turned = given.integer("transpose_x", 0)
     columns = y.shape[-2 if given.integer("transpose_y", 0) else -1]
+    if len(x.shape) == 1:  # a vector: one row, which the output does not have; of several matrices readers may differ
+        return typed(x, (columns,) if len(y.shape) == 2 else (None,) * (len(y.shape) - 1))
+    rows = x.shape[-1 if is_turned else -2]
     return typed(x, (*broadcast(x.shape[:-2], y.shape[:-2]), rows, columns))
 
 
