@@ -471,8 +471,11 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with self._turn.lock:  # wait for a writing thread: it must not write to a closed descriptor
+            self._turn.acquire()  # wait for a writing thread: it must not write to a closed descriptor
+            try:
                 self._let_go(undo=True)
+            finally:
+                self._turn.release()
 
     def __del__(self) -> None:
         if self._fd >= 0:

@@ -256,8 +256,11 @@ class EditableModel(Model):
         if kind is None:
             self.close()
         else:
-            with self._turn.lock:  # waits for a writing thread
+            self._turn.acquire()  # waits for a writing thread
+            try:
                 self._release()
+            finally:
+                self._turn.release()
 
     def _release(self) -> None:
         self._forget()
