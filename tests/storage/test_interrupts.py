@@ -11,10 +11,13 @@ import milblob
 import milblob.storage.output
 from editable_packages import assign, left, make_package, recovered_number
 from faults import temporaries
-from milblob.storage.output import NewDirectory, NewFile
+from milblob.storage.locks import locked_directory
+from milblob.storage.output import NewDirectory, NewFile, together
 from milblob.storage.temporary import remove_tree
 from milblob.storage.turns import Turn
 from thorough import sized
+
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 SOURCE = os.path.dirname(milblob.__file__)
 
@@ -105,7 +108,7 @@ def test_directory(tmp_path, replace):
 
     if replace:
         write(b"old")
-    for number in at_every_place(lambda: write(b"new")):
+    for number in at_every_place(lambda: write(b"new"), sized(3, 1)):
         found = {file.read_bytes() for file in path.rglob("file")}
         assert found in ([{b"old"}, {b"new"}] if replace else [set(), {b"new"}]), number
         assert temporaries(tmp_path) == [], number
@@ -144,7 +147,6 @@ def test_writer_goes_on(tmp_path, mode, many):
     assert sorted(os.listdir(tmp_path)) == ["file", "right"] and number > 10
 
 
-@pytest.mark.usefixtures("unsynced")
 def test_change_in_place_is_whole(tmp_path):
     path = make_package(tmp_path, 1)
     for number in at_every_place(lambda: assign(path, 2), sized(13, 1)):
@@ -152,3 +154,27 @@ def test_change_in_place_is_whole(tmp_path):
         assert left(path) == [], number
         assign(path, 1)
         assert recovered_number(path) == 1
+
+
+def test_directory_in_place_is_free_while_the_exception_lives(tmp_path, monkeypatch):
+    """Ctrl-C while the replaced directory is removed: what keeps the exception keeps everything in its frames."""
+    path, caught = tmp_path / "out", []
+    path.mkdir()
+    for place in range(30):
+        try:
+            with together() as parts:
+                parts.append(NewDirectory(str(path), replace=True))
+                monkeypatch.setattr(
+                    milblob.storage.output, "remove_tree", lambda name, place=place: _remove(name, place)
+                )
+        except KeyboardInterrupt as error:
+            caught.append(error)
+            with locked_directory(str(path)):
+                pass
+        monkeypatch.undo()
+    assert caught
+
+
+def _remove(name, place):
+    if interrupted(lambda: remove_tree(name), place):
+        raise KeyboardInterrupt

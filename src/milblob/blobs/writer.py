@@ -439,16 +439,18 @@ class BlobWriter:
         if new is not None:
             new.discard()  # does nothing after `commit`
         elif fd >= 0:
-            with contextlib.suppress(OSError):
-                if is_ours and undo and self._marked:
-                    self._take_back(fd)
-            if is_ours:
-                unlock(fd)
             try:
-                os.close(fd)
-            except OSError:
-                if not undo and not self._sync:
-                    raise
+                with contextlib.suppress(OSError):
+                    if is_ours and undo and self._marked:
+                        self._take_back(fd)
+                if is_ours:
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                try:
+                    os.close(fd)
+                except OSError:
+                    if not undo and not self._sync:
+                        raise
 
     def _take_back(self, fd: int) -> None:
         """Mode "a": undo what was written. After each step, and if one fails, the old records are valid."""

@@ -186,20 +186,24 @@ class NewFile(Whole):
     def release(self) -> None:
         """Release the lock that `held` keeps. Does nothing when called again."""
         fd, self._held_fd = self._held_fd, -1
-        self._let_go(fd)
+        if fd >= 0:
+            try:
+                if self._pid == os.getpid():
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                os.close(fd)
 
     def sizes(self) -> tuple[int, int]:
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
-        self._let_go(fd)
-
-    def _let_go(self, fd: int) -> None:
         if fd >= 0:
-            if self._pid == os.getpid():
-                unlock(fd)
-            os.close(fd)
+            try:
+                if self._pid == os.getpid():
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                os.close(fd)
 
 
 class NewDirectory(Whole):
@@ -300,15 +304,19 @@ class NewDirectory(Whole):
 
     def discard(self) -> None:
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
-        if self.name and is_ours:
-            remove_tree(self.name)
-        self.name = ""  # last: after Ctrl-C, `__del__` removes what is left
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if is_ours:
-                unlock(fd)
-            with contextlib.suppress(OSError):  # of a directory nothing can be lost
-                os.close(fd)
+        try:
+            if self.name and is_ours:
+                remove_tree(self.name)
+            self.name = ""  # after Ctrl-C, `__del__` removes what is left
+        finally:  # it may be the directory in place by now, whose next writer must get its lock
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                try:
+                    if is_ours:
+                        unlock(fd)
+                finally:  # after Ctrl-C, closing unlocks it
+                    with contextlib.suppress(OSError):  # of a directory nothing can be lost
+                        os.close(fd)
 
 
 class NewNamedFile(Whole):
@@ -358,9 +366,9 @@ class NewNamedFile(Whole):
         if self._directory and self._pid == os.getpid():  # a forked process has a copy of this object
             remove_tree(self._directory)
         self._directory = ""  # last: after Ctrl-C, `__del__` removes what is left
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
                 os.close(fd)
 
 

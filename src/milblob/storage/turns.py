@@ -19,7 +19,7 @@ class Turn(_thread.RLock):  # type: ignore[misc]
     what: str
     _is_owned: Callable[[], bool]  # of RLock: whether this thread has it
 
-    def __new__(cls, what: str) -> Self:
+    def __new__(cls, what: str) -> Self:  # noqa: D102
         self = super().__new__(cls)
         self.what = what
         return self
