@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import io
 import os
 import pathlib
@@ -213,6 +214,42 @@ def test_link_in_the_cache_is_never_written_through(server, package, cache, suff
     with contextlib.suppress(OSError):
         expect_same(server, package, cache)
     assert outside.read_bytes() == b"mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
+@pytest.mark.parametrize("suffix", ["data", "ranges", "lock", "key"])
+def test_fifo_in_the_cache_is_replaced_or_left(server, package, cache, suffix):
+    expect_same(server, package, cache)
+    for path in [*cache.glob(f"*.{suffix}"), *cache.glob(suffix)]:
+        path.unlink()
+        os.mkfifo(path)
+    expect_same(server, package, cache)
+    moved(server)
+    expect_same(server, package, cache)
+    assert moved(server) <= HEAD
+
+
+@pytest.mark.parametrize("suffix", ["data", "ranges", "key"])
+def test_directory_in_place_of_a_file_of_the_cache_is_named(server, cache, suffix):
+    milblob.load(server.model, cache=cache)
+    for path in [*cache.glob(f"*.{suffix}"), *cache.glob(suffix)]:
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(OSError) as caught:
+        milblob.load(server.model, cache=cache)
+    assert os.path.dirname(caught.value.filename) == str(cache)
+
+
+def test_full_disk_without_room_for_the_key_names_it_and_leaves_nothing(server, package, cache, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="expected room for") as caught:
+            milblob.load(server.model, cache=cache)
+    assert caught.value.filename == str(cache / "key") and not list(cache.glob("key*"))
+    expect_same(server, package, cache)
 
 
 CHILD = """

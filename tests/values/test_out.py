@@ -193,3 +193,17 @@ def test_a_part_of_the_model_that_is_read():
         out = memory[at : at + 256].view(np.float32).reshape(4, 16)
         assert milblob.open(memory)["w"].read(out=out) is out
         np.testing.assert_array_equal(out, (stored.astype(np.float32) - 3) * 2)
+
+
+@pytest.mark.parametrize("step", [1, -1, 2, -2, 3])
+def test_out_among_the_bytes_of_the_weight_itself(tmp_path, step):
+    values = np.arange(48, dtype="<f2")
+    with milblob.BlobWriter(tmp_path / "w.bin") as writer:
+        writer.write(values)
+    for offset in range(129):  # the values begin at byte 128
+        data = bytearray((tmp_path / "w.bin").read_bytes()) + bytearray(300)
+        out = np.ndarray(48 * abs(step), values.dtype, data, offset)[::step]
+        with milblob.open(data) as model:
+            (tensor,) = model.values()
+            tensor.read(out=out)
+            np.testing.assert_array_equal(out, values, str(offset))

@@ -439,16 +439,18 @@ class BlobWriter:
         if new is not None:
             new.discard()  # does nothing after `commit`
         elif fd >= 0:
-            with contextlib.suppress(OSError):
-                if is_ours and undo and self._marked:
-                    self._take_back(fd)
-            if is_ours:
-                unlock(fd)
             try:
-                os.close(fd)
-            except OSError:
-                if not undo and not self._sync:
-                    raise
+                with contextlib.suppress(OSError):
+                    if is_ours and undo and self._marked:
+                        self._take_back(fd)
+                if is_ours:
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                try:
+                    os.close(fd)
+                except OSError:
+                    if not undo and not self._sync:
+                        raise
 
     def _take_back(self, fd: int) -> None:
         """Mode "a": undo what was written. After each step, and if one fails, the old records are valid."""
@@ -471,8 +473,11 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with self._turn.lock:  # wait for a writing thread: it must not write to a closed descriptor
+            self._turn.acquire()  # wait for a writing thread: it must not write to a closed descriptor
+            try:
                 self._let_go(undo=True)
+            finally:
+                self._turn.release()
 
     def __del__(self) -> None:
         if self._fd >= 0:

@@ -256,32 +256,42 @@ class EditableModel(Model):
         if kind is None:
             self.close()
         else:
-            with self._turn.lock:  # waits for a writing thread
+            self._turn.acquire()  # waits for a writing thread
+            try:
                 self._release()
+            finally:
+                self._turn.release()
 
     def _release(self) -> None:
-        self._forget()
-        super().close()
-        self.__del__()
+        try:
+            self._forget()
+            super().close()
+        finally:
+            self._unlock()
 
     def _close_fds(self) -> None:
         fds, self._fds = self._fds, {}
-        for fd in fds.values():
-            self._give_back(fd)
-
-    def _give_back(self, fd: int) -> None:
-        if self._pid == os.getpid():
-            unlock(fd)
-        os.close(fd)
+        try:
+            for fd in fds.values() if self._pid == os.getpid() else ():
+                unlock(fd)
+        finally:  # after Ctrl-C, closing unlocks them
+            for fd in fds.values():
+                os.close(fd)
 
     def __del__(self) -> None:
         self._unlock()
 
     def _unlock(self) -> None:
-        self._close_fds()
-        fd, self._lock_fd = self._lock_fd, -1
-        if fd >= 0:
-            self._give_back(fd)
+        try:
+            self._close_fds()
+        finally:
+            fd, self._lock_fd = self._lock_fd, -1
+            if fd >= 0:
+                try:
+                    if self._pid == os.getpid():
+                        unlock(fd)
+                finally:
+                    os.close(fd)
 
 
 def _require_same(fd: int, path: str) -> None:

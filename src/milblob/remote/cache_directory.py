@@ -23,6 +23,7 @@ from typing import Any
 from ..arguments import as_path
 from ..storage.disk import naming, nbytes_on_disk
 from ..storage.locks import NO_LINKS, take
+from ..storage.transfer import write_at
 from .cache import Cache
 from .origin import RemoteFile
 from .ranges import Range, merged
@@ -84,7 +85,7 @@ class CacheDirectory:
             with contextlib.suppress(FileNotFoundError):
                 fd = os.open(path, os.O_RDONLY | NO_LINKS | getattr(os, "O_BINARY", 0))
                 try:
-                    key = os.read(fd, _KEY_NBYTES)
+                    key = os.read(fd, _KEY_NBYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
                 finally:
                     os.close(fd)
                 if len(key) == _KEY_NBYTES:
@@ -94,14 +95,14 @@ class CacheDirectory:
             unfinished = f"{path}.{os.urandom(8).hex()}"
             fd = os.open(unfinished, _FLAGS | os.O_EXCL, 0o600)
             try:
-                os.write(fd, os.urandom(_KEY_NBYTES))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            try:
-                os.link(unfinished, path)
-            except FileExistsError:
-                pass
+                try:
+                    with naming(path, fd, _KEY_NBYTES):
+                        write_at(fd, [os.urandom(_KEY_NBYTES)], 0)
+                        os.fsync(fd)
+                finally:
+                    os.close(fd)
+                with contextlib.suppress(FileExistsError):
+                    os.link(unfinished, path)
             finally:
                 os.unlink(unfinished)
         raise OSError(errno.EIO, "cache: expected the key of this directory, got none", path)
@@ -159,30 +160,14 @@ class CacheEntry:
         self._log = self.fd = -1  # fd: of the sparse file, which belongs to this object
         self._begins: list[int] = []
         self._rows: list[tuple[int, int, bytes]] = []  # (begin, end, digest), by begin; no row is inside another
-        self.fd = self._open(nbytes)
-        self._log = os.open(f"{path}.ranges", _FLAGS | os.O_APPEND, 0o600)
+        self.fd = _opened(f"{path}.data", _FLAGS, nbytes)
+        if os.fstat(self.fd).st_size != nbytes:
+            with naming(f"{path}.data", self.fd, nbytes):
+                os.ftruncate(self.fd, nbytes)
+        self._log = _opened(f"{path}.ranges", _FLAGS | os.O_APPEND)
         with contextlib.suppress(OSError):  # another process has removed it
             os.utime(f"{path}.ranges")  # its last use
         self._read_log(nbytes)
-
-    def _open(self, nbytes: int) -> int:
-        path = f"{self._path}.data"
-        for _ in range(2):
-            fd = os.open(path, _FLAGS, 0o600)
-            try:
-                status = os.fstat(fd)
-                if stat.S_ISREG(status.st_mode) and status.st_size in (0, nbytes):
-                    if status.st_size != nbytes:
-                        with naming(path, fd, nbytes):
-                            os.ftruncate(fd, nbytes)
-                    return fd
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)  # not what this wrote; others may have it mapped, so its size must not change
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
-        raise OSError(errno.EIO, f"cache: expected a file of {nbytes} bytes, got {status.st_size}", path)
 
     def _read_log(self, nbytes: int) -> None:
         data = b""
@@ -251,6 +236,27 @@ class CacheEntry:
             setattr(self, name, -1)
             if fd >= 0:
                 os.close(fd)
+
+
+def _opened(path: str, flags: int, nbytes: int | None = None) -> int:
+    """Return the descriptor of a file of an entry, a new one in place of what milblob did not write.
+
+    `nbytes`: what it has, unless it is empty; None: any size.
+    """
+    for _ in range(2):
+        fd = os.open(path, flags, 0o600)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and (nbytes is None or status.st_size in (0, nbytes)):
+                return fd
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # others may have it mapped, so its size must not change
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    kind = "file" if nbytes is None else f"file of {nbytes} bytes"
+    raise OSError(errno.EIO, f"cache: expected a {kind}, got another each time", path)
 
 
 def _check_of(line: bytes) -> bytes:

@@ -19,6 +19,7 @@ from ..mirrored import FILES, PREFIX, ROOTS, Backing, Root, enter, is_remote, is
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
+from ..storage.temporary import remove_tree
 from .cache import CacheLike
 from .cache_directory import CacheDirectory
 from .directories import open_directory
@@ -164,9 +165,7 @@ class Mirror:
                 FILES.pop(identity, None)
             self._made.clear()
             self._is_closed = True
-        import shutil
-
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)
         self._origin.close()
         if self._cache is not None:
             self._cache.trim()

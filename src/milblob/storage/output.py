@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from .._codec import exchange
@@ -33,6 +33,7 @@ class Whole:
     """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`."""
 
     path: str  # the final name, links resolved
+    _pid = 0  # for `__del__`, if Ctrl-C comes before there is anything
 
     def complete(self) -> None:
         """Do everything that may fail before it takes its name. Does nothing when called again."""
@@ -135,11 +136,12 @@ class NewFile(Whole):
         OSError: from the system.
     """
 
+    fd = _held_fd = -1
+    _name: str | None = None
+
     def __init__(
         self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False, held: bool = False
     ) -> None:
-        self.fd = self._held_fd = -1
-        self._name: str | None = None
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
         self.path, old = _destination(as_path(path), force, locked)
@@ -176,28 +178,32 @@ class NewFile(Whole):
 
     def discard(self) -> None:
         self._close()
-        name, self._name = self._name, None
-        if name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
+        if self._name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                os.unlink(self._name)
+        self._name = None  # last: after Ctrl-C, `__del__` removes what is left
 
     def release(self) -> None:
         """Release the lock that `held` keeps. Does nothing when called again."""
         fd, self._held_fd = self._held_fd, -1
-        self._let_go(fd)
+        if fd >= 0:
+            try:
+                if self._pid == os.getpid():
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                os.close(fd)
 
     def sizes(self) -> tuple[int, int]:
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
-        self._let_go(fd)
-
-    def _let_go(self, fd: int) -> None:
         if fd >= 0:
-            if self._pid == os.getpid():
-                unlock(fd)
-            os.close(fd)
+            try:
+                if self._pid == os.getpid():
+                    unlock(fd)
+            finally:  # after Ctrl-C, closing unlocks it
+                os.close(fd)
 
 
 class NewDirectory(Whole):
@@ -223,9 +229,10 @@ class NewDirectory(Whole):
         OSError: from the system.
     """
 
+    name = ""
+    _fd = -1
+
     def __init__(self, path: str, *, replace: bool = False, locked: bool = False) -> None:
-        self.name = ""
-        self._fd = -1
         self._is_complete = False
         self._pid = os.getpid()
         path = as_path(path).rstrip("/\\") or path
@@ -296,16 +303,20 @@ class NewDirectory(Whole):
         return _sizes_below(self.name)
 
     def discard(self) -> None:
-        name, self.name = self.name, ""
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
-        if name and is_ours:
-            remove_tree(name)
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if is_ours:
-                unlock(fd)
-            with contextlib.suppress(OSError):  # of a directory nothing can be lost
-                os.close(fd)
+        try:
+            if self.name and is_ours:
+                remove_tree(self.name)
+            self.name = ""  # after Ctrl-C, `__del__` removes what is left
+        finally:  # it may be the directory in place by now, whose next writer must get its lock
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                try:
+                    if is_ours:
+                        unlock(fd)
+                finally:  # after Ctrl-C, closing unlocks it
+                    with contextlib.suppress(OSError):  # of a directory nothing can be lost
+                        os.close(fd)
 
 
 class NewNamedFile(Whole):
@@ -315,8 +326,10 @@ class NewNamedFile(Whole):
     Raises: As `NewFile`.
     """
 
+    _directory = ""
+    _fd = -1
+
     def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
-        self._directory, self._fd = "", -1
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
         self.path, self._old = _destination(path, force, locked)  # path: the final name, links resolved
@@ -350,12 +363,12 @@ class NewNamedFile(Whole):
         return _sizes_below(self._directory)
 
     def discard(self) -> None:
-        directory, self._directory = self._directory, ""
-        if directory and self._pid == os.getpid():  # a forked process has a copy of this object
-            remove_tree(directory)
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
+        if self._directory and self._pid == os.getpid():  # a forked process has a copy of this object
+            remove_tree(self._directory)
+        self._directory = ""  # last: after Ctrl-C, `__del__` removes what is left
+        with contextlib.suppress(OSError):
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
                 os.close(fd)
 
 
@@ -415,10 +428,14 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
                 take(fd)  # for the time it has a temporary name
             return fd, None
     for _ in range(_ATTEMPTS):
-        name = new_name(directory)
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
-        if _hold(fd, name):
-            return fd, name
+        name, fd = new_name(directory), -1
+        try:
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+            if _hold(fd, name):
+                return fd, name
+        except BaseException:  # Ctrl-C too
+            _take_back(fd, name, os.unlink)
+            raise
         os.close(fd)
     raise FileExistsError(errno.EEXIST, "expected to keep one temporary file, got all of them removed", directory)
 
@@ -426,22 +443,30 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
 def _create_directory(parent: str, mode: int) -> tuple[str, int]:
     """Create an empty directory and lock it: (name, descriptor that holds the lock, or -1 on Windows)."""
     for _ in range(_ATTEMPTS):
-        name = new_name(parent)
-        os.mkdir(name, mode)
-        if sys.platform == "win32":
-            return name, -1
+        name, fd = new_name(parent), -1
         try:
-            fd = os.open(name, os.O_RDONLY | NO_LINKS)
-        except FileNotFoundError:
-            continue
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.rmdir(name)
+            os.mkdir(name, mode)
+            if sys.platform == "win32":
+                return name, -1
+            try:
+                fd = os.open(name, os.O_RDONLY | NO_LINKS)
+            except FileNotFoundError:
+                continue
+            if _hold(fd, name):
+                return name, fd
+        except BaseException:  # Ctrl-C too
+            _take_back(fd, name, os.rmdir)
             raise
-        if _hold(fd, name):
-            return name, fd
         os.close(fd)
     raise FileExistsError(errno.EEXIST, "expected to keep one temporary directory, got all of them removed", parent)
+
+
+def _take_back(fd: int, name: str, remove: Callable[[str], None]) -> None:
+    """Remove what was made under a random name, if it was."""
+    if fd >= 0:
+        os.close(fd)
+    with contextlib.suppress(OSError):
+        remove(name)
 
 
 def _hold(fd: int, name: str) -> bool:
@@ -458,9 +483,14 @@ def _hold(fd: int, name: str) -> bool:
 def _link_temporary(fd: int, directory: str) -> str:
     while True:
         name = new_name(directory)
-        with contextlib.suppress(FileExistsError):
+        try:
             link(fd, name)
-            return name
+        except FileExistsError:
+            continue
+        except BaseException:  # Ctrl-C too
+            _take_back(-1, name, os.unlink)
+            raise
+        return name
 
 
 def _sizes_below(directory: str) -> tuple[int, int]:

@@ -60,7 +60,13 @@ def new_name(directory: str) -> str:
 
 
 def remove_tree(name: str) -> None:
-    """Remove a directory with everything in it, as far as that goes."""
+    """Remove a directory with everything in it, as far as that goes; after Ctrl-C, which is raised then, the rest."""
     import shutil
 
-    shutil.rmtree(name, ignore_errors=True)
+    try:
+        shutil.rmtree(name, ignore_errors=True)
+    except BaseException as error:
+        shutil.rmtree(name, ignore_errors=True)
+        if isinstance(error.__context__, KeyboardInterrupt):  # rmtree may close a descriptor twice and raise that
+            raise error.__context__ from None
+        raise

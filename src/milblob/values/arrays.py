@@ -41,7 +41,9 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
     Raises: TypeError: not an array. ValueError: as `require_fit`.
     """
     require_fit(out, values.dtype, values.shape)
-    np.copyto(out, values)
+    # NumPy lets elements that it writes overtake those that it reads if memory overlaps and one has larger steps.
+    is_risky = out.strides != values.strides and np.may_share_memory(out, values)
+    np.copyto(out, values.copy() if is_risky else values)
     return out
 
 

@@ -1,0 +1,180 @@
+"""Ctrl-C at every place where Python looks for it: no temporary file is left, and the next call works."""
+
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+import milblob
+import milblob.storage.output
+from editable_packages import assign, left, make_package, recovered_number
+from faults import temporaries
+from milblob.storage.locks import locked_directory
+from milblob.storage.output import NewDirectory, NewFile, together
+from milblob.storage.temporary import remove_tree
+from milblob.storage.turns import Turn
+from thorough import sized
+
+pytestmark = pytest.mark.usefixtures("unsynced")
+
+SOURCE = os.path.dirname(milblob.__file__)
+
+
+def is_lost(frame):
+    """Whether Python can only print an exception of this frame."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def interrupted(action, number):
+    """Run an action with KeyboardInterrupt at one of the places; return whether it has that many.
+
+    Python raises it as a function of Python begins, and after a call of one in C.
+    """
+    passed = -1
+
+    def look(frame, event, _):
+        nonlocal passed
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(SOURCE) and not is_lost(frame):
+            passed += 1
+            if passed == number:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        action()
+    except KeyboardInterrupt:
+        assert passed == number
+        return True
+    finally:
+        sys.setprofile(None)
+    assert passed < number, "the interrupt was lost"
+    return False
+
+
+def at_every_place(action, step=1):
+    """Yield after each interrupt of an action, and then after an action without one; `step`: every how manyth place."""
+    number = 0
+    while interrupted(action, number):
+        yield number
+        number += step
+    yield -1
+
+
+def test_turn_is_given_back():
+    turn = Turn("thing")
+
+    def take():
+        with turn:
+            pass
+
+    for _ in at_every_place(take):
+        with turn:
+            pass
+        assert not turn._is_owned()
+
+
+@pytest.mark.parametrize("tmpfile", [True, False])
+@pytest.mark.parametrize("force", [True, False])
+def test_file(tmp_path, monkeypatch, tmpfile, force):
+    if not tmpfile:
+        monkeypatch.setattr(milblob.storage.output, "_TMPFILE", 0)
+    path = tmp_path / "out"
+
+    def replace():
+        with NewFile(str(path), force=force) as new:
+            os.write(new.fd, b"new")
+
+    for number in at_every_place(replace):
+        assert not path.exists() or path.read_bytes() == b"new", number
+        assert temporaries(tmp_path) == [], number
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_directory(tmp_path, replace):
+    path = tmp_path / "out"
+
+    def write(content):
+        with NewDirectory(str(path), replace=replace) as new:
+            for name in ("a", "b"):
+                os.mkdir(os.path.join(new.name, name))
+                pathlib.Path(new.name, name, "file").write_bytes(content)
+
+    if replace:
+        write(b"old")
+    for number in at_every_place(lambda: write(b"new"), sized(3, 1)):
+        found = {file.read_bytes() for file in path.rglob("file")}
+        assert found in ([{b"old"}, {b"new"}] if replace else [set(), {b"new"}]), number
+        assert temporaries(tmp_path) == [], number
+        if replace:
+            write(b"old")
+        else:
+            remove_tree(str(path))
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("many", [True, False])
+def test_writer_goes_on(tmp_path, mode, many):
+    arrays = [np.arange(n, dtype="<f4") for n in (2, 0, 3, 100_000, 7, 1)]
+    path, right = tmp_path / "file", tmp_path / "right"
+    with milblob.BlobWriter(right) as writer:
+        writer.write_many(arrays)
+    is_more, number = True, 0
+    while is_more:
+        with milblob.BlobWriter(path) as writer:
+            writer.write(arrays[0])
+        with milblob.BlobWriter(path, mode) as writer:
+
+            def write(writer=writer):
+                rest = arrays[1 if mode == "a" and not len(writer) else len(writer) :]
+                if many:
+                    writer.write_many(rest)
+                else:
+                    for array in rest:
+                        writer.write(array)
+
+            is_more = interrupted(write, number)
+            assert not many or len(writer) in (0, 1, len(arrays))
+            write()
+        assert path.read_bytes() == right.read_bytes(), number
+        number += 1
+    assert sorted(os.listdir(tmp_path)) == ["file", "right"] and number > 10
+
+
+def test_change_in_place_is_whole(tmp_path):
+    path = make_package(tmp_path, 1)
+    for number in at_every_place(lambda: assign(path, 2), sized(13, 1)):
+        assert recovered_number(path) in (1, 2), number
+        assert left(path) == [], number
+        assign(path, 1)
+        assert recovered_number(path) == 1
+
+
+def test_directory_in_place_is_free_while_the_exception_lives(tmp_path, monkeypatch):
+    """Ctrl-C while the replaced directory is removed: what keeps the exception keeps everything in its frames."""
+    path, caught = tmp_path / "out", []
+    path.mkdir()
+    for place in range(30):
+        try:
+            with together() as parts:
+                parts.append(NewDirectory(str(path), replace=True))
+                monkeypatch.setattr(
+                    milblob.storage.output, "remove_tree", lambda name, place=place: _remove(name, place)
+                )
+        except KeyboardInterrupt as error:
+            caught.append(error)
+            with locked_directory(str(path)):
+                pass
+        monkeypatch.undo()
+    assert caught
+
+
+def _remove(name, place):
+    if interrupted(lambda: remove_tree(name), place):
+        raise KeyboardInterrupt
