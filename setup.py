@@ -5,6 +5,7 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -20,9 +21,9 @@ FLAGS = ["/O2", "/std:c11", "/fp:precise"] if sys.platform == "win32" else GNU_F
 # One wheel for 3.11 and every later Python, except free-threaded ones, which have no stable ABI (docs/decisions.md).
 IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
-# For the stable ABI, what Cython writes imports inspect, and so dis and tokenize, to read the numbers of these flags of code
-# objects: a quarter of what milblob adds to the start of a process. With the numbers here it reads none of them, and
-# `without_inspect` takes the import out. Python's documentation of inspect lists them.
+# For the stable ABI, what Cython writes imports inspect, and so dis and tokenize, to read the numbers of these flags of
+# code objects: a quarter of what milblob adds to the start of a process. With the numbers here it reads none of them,
+# and `without_inspect` takes the import out. They are in Python's documentation of inspect.
 CODE_FLAGS = {
     "CO_OPTIMIZED": "0x1",
     "CO_NEWLOCALS": "0x2",
@@ -32,6 +33,7 @@ CODE_FLAGS = {
     "CO_COROUTINE": "0x80",
     "CO_ASYNC_GENERATOR": "0x200",
 }
+NO_IMPORT = "inspect = Py_NewRef(Py_None); (void)__Pyx_init_co_variable;"
 
 codec = Extension(
     "milblob._codec",
@@ -45,14 +47,12 @@ codec = Extension(
 
 
 def without_inspect(extensions):
-    """Take the import of inspect out of what Cython wrote. Another version's text may have none, and then stays as it is."""
-    for path in (source for extension in extensions for source in extension.sources if IS_STABLE):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        changed = text.replace('inspect = PyImport_ImportModule("inspect");', "inspect = Py_NewRef(Py_None);")
+    """Take the import of inspect out of what Cython wrote; what another version writes may have none, and stays."""
+    for path in (Path(source) for extension in extensions for source in extension.sources if IS_STABLE):
+        text = path.read_text(encoding="utf-8")
+        changed = text.replace('inspect = PyImport_ImportModule("inspect");', NO_IMPORT)
         if changed != text:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(changed)
+            path.write_text(changed, encoding="utf-8")
     return extensions
 
 
