@@ -65,7 +65,7 @@ OTHERS = {
     ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work._fetch", "os.open"), ("rewrite/download.py", "_Work._note", "os.open"),
     ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
     ("remote/cache_directory.py", "CacheDirectory._key", "os.open"), ("remote/cache_directory.py", "CacheDirectory.trim", "os.open"),
-    ("remote/cache_directory.py", "CacheEntry.__init__", "os.open"), ("remote/cache_directory.py", "CacheEntry._open", "os.open"),
+    ("remote/cache_directory.py", "_opened", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {
