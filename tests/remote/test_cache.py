@@ -216,7 +216,10 @@ def test_link_in_the_cache_is_never_written_through(server, package, cache, suff
     assert outside.read_bytes() == b"mine"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
+@pytest.mark.skipif(
+    not hasattr(os, "mkfifo"),
+    reason="no FIFOs in the file systems of Windows: one in place of a file of the cache is not tested",
+)
 @pytest.mark.parametrize("suffix", ["data", "ranges", "lock", "key"])
 def test_fifo_in_the_cache_is_replaced_or_left(server, package, cache, suffix):
     expect_same(server, package, cache)
