@@ -47,7 +47,7 @@ codec = Extension(
 
 
 def without_inspect(extensions):
-    """Take the import of inspect out of what Cython wrote; what another version writes may have none, and stays."""
+    """Remove the import of inspect from Cython's output; output of another version without that line stays as it is."""
     for path in (Path(source) for extension in extensions for source in extension.sources if IS_STABLE):
         text = path.read_text(encoding="utf-8")
         changed = text.replace('inspect = PyImport_ImportModule("inspect");', NO_IMPORT)

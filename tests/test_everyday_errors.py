@@ -9,6 +9,7 @@ import milblob
 from milblob.arguments import in_unit_of, parse_nbytes
 from milblob.closeness import ambiguous, unknown
 from milblob.errors import DestinationExistsError, SelectionError
+from milblob.wording import some
 from paths import DATA, DEMO
 
 FUNCTIONS = DATA / "functions/model.mlpackage"
@@ -66,6 +67,7 @@ def test_an_unknown_name_brings_close_ones_or_the_few_there_are(cli):
     )
     assert unknown("array", "q", ["abc", "def"]) == "no array 'q' (there is abc, def)"
     assert len(unknown("array", "q", ["x" * 5000] * 8)) < 1200 and len(ambiguous("w", ["x" * 5000 + "/w"] * 9)) < 1200
+    assert len(some(["x" * 5000] * 9)) < 1200
     assert unknown("array", "q", map(str, range(9)), "w.npz") == "w.npz has no array 'q'"
     assert (
         cli("ls", FUNCTIONS, "-f", "alhpa")[2] == f"milblob: {FUNCTIONS} has no function 'alhpa'; did you mean alpha?\n"

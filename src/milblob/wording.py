@@ -43,10 +43,10 @@ def abbreviated(text: str) -> str:
 
 
 def some(names: Iterable[str], most: int = MAX_NAMES) -> str:
-    """Return some of the names, and how many more there are."""
+    """Return some of the names, each of a length that fits a message, and how many more there are."""
     found = list(names)
     more = f" and {len(found) - most:,} more" if len(found) > most else ""
-    return f"{', '.join(found[:most])}{more}"
+    return f"{', '.join(map(abbreviated, found[:most]))}{more}"
 
 
 def shortened(lines: list[str], most: int) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ..wording import some
 from . import options
 
 if TYPE_CHECKING:
@@ -100,12 +101,12 @@ def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> A
     if colon and not file.lower().endswith(SUFFIXES) and os.path.splitext(path)[1].lower() in SUFFIXES:
         with open_arrays(path, max_nbytes=arguments.max_nbytes) as arrays:
             if key not in arrays:
-                raise ValueError(f"-i: expected one of {', '.join([*arrays][:8]) or 'none'} in {path}, got {key!r}")
+                raise ValueError(f"-i: expected one of {some(arrays) or 'none'} in {path}, got {key!r}")
             return arrays[key].read()
     with open_arrays(file, max_nbytes=arguments.max_nbytes) as arrays:
         if len(arrays) != 1:
-            some = ", ".join([*arrays][:8]) or "none"
-            raise ValueError(f"-i: expected {file}:KEY, for the file has several arrays ({some}), got no key")
+            held = some(arrays) or "none"
+            raise ValueError(f"-i: expected {file}:KEY, for the file has several arrays ({held}), got no key")
         return next(iter(arrays.values())).read()
 
 

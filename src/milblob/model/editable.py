@@ -8,7 +8,7 @@ from ..arguments import array_of, as_path, source_of
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
 from ..storage import journal, paths, pending
-from ..storage.locks import lock, unlock
+from ..storage.locks import give_back, lock, unlock
 from ..storage.mapped import MappedFile
 from ..storage.temporary import sweep
 from ..storage.turns import Turn
@@ -285,13 +285,7 @@ class EditableModel(Model):
         try:
             self._close_fds()
         finally:
-            fd, self._lock_fd = self._lock_fd, -1
-            if fd >= 0:
-                try:
-                    if self._pid == os.getpid():
-                        unlock(fd)
-                finally:
-                    os.close(fd)
+            give_back(self, "_lock_fd", self._pid == os.getpid())
 
 
 def _require_same(fd: int, path: str) -> None:

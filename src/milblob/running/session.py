@@ -15,7 +15,7 @@ from ..errors import UnsupportedError
 from ..onnx.conversion import opened
 from ..onnx.registry import Converter
 from ..storage.mapped import Opened
-from ..wording import escape
+from ..wording import escape, some
 from .ports import SessionInput, SessionOutput
 from .runtime import CPU, make_options
 from .stage import Stage, make_replaceable, stage_of_file, stage_of_model
@@ -217,7 +217,7 @@ class Session(Opened):
         every = [name for stage in self.stages for name in stage.states]
         twice = sorted({name for name in every if every.count(name) > 1})
         if twice:
-            raise ValueError(f"states: expected each in one of the models, got {', '.join(twice)} in several")
+            raise ValueError(f"states: expected each in one of the models, got {some(twice)} in several")
         return ", ".join(names)
 
     def _options(self) -> Any:

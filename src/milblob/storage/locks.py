@@ -38,6 +38,23 @@ def unlock(fd: int) -> None:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def give_back(holder: object, name: str, is_ours: bool) -> None:
+    """Unlock and close the descriptor that an attribute of an object holds, which is -1 from then on; -1 is none.
+
+    After Ctrl-C at any place it is closed, or still the attribute's: so it is taken here, and not by the caller.
+
+    `is_ours`: whether this process took the lock; a forked one has a copy.
+    """
+    fd = getattr(holder, name)
+    try:
+        setattr(holder, name, -1)
+        if fd >= 0 and is_ours:
+            unlock(fd)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def locked_directory(path: str) -> Iterator[None]:
     """Hold the writers' lock of a directory; on Windows, which has none of directories, that of its files is enough.
@@ -52,8 +69,10 @@ def locked_directory(path: str) -> Iterator[None]:
         lock(fd, path)
         yield
     finally:
-        unlock(fd)
-        os.close(fd)
+        try:
+            unlock(fd)
+        finally:  # after Ctrl-C, closing unlocks it
+            os.close(fd)
 
 
 def take(fd: int) -> None:

@@ -18,7 +18,7 @@ from ..arguments import as_path
 from ..errors import DestinationExistsError
 from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
-from .locks import NO_LINKS, is_named, replacing, take, unlock
+from .locks import NO_LINKS, give_back, is_named, replacing, take
 from .pending import require_none
 from .renaming import CANNOT, exchanged, link, link_as, rename_aside
 from .temporary import SUFFIX, new_name, remove_tree, sweep
@@ -185,25 +185,13 @@ class NewFile(Whole):
 
     def release(self) -> None:
         """Release the lock that `held` keeps. Does nothing when called again."""
-        fd, self._held_fd = self._held_fd, -1
-        if fd >= 0:
-            try:
-                if self._pid == os.getpid():
-                    unlock(fd)
-            finally:  # after Ctrl-C, closing unlocks it
-                os.close(fd)
+        give_back(self, "_held_fd", self._pid == os.getpid())
 
     def sizes(self) -> tuple[int, int]:
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            try:
-                if self._pid == os.getpid():
-                    unlock(fd)
-            finally:  # after Ctrl-C, closing unlocks it
-                os.close(fd)
+        give_back(self, "fd", self._pid == os.getpid())
 
 
 class NewDirectory(Whole):
@@ -309,14 +297,8 @@ class NewDirectory(Whole):
                 remove_tree(self.name)
             self.name = ""  # after Ctrl-C, `__del__` removes what is left
         finally:  # it may be the directory in place by now, whose next writer must get its lock
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                try:
-                    if is_ours:
-                        unlock(fd)
-                finally:  # after Ctrl-C, closing unlocks it
-                    with contextlib.suppress(OSError):  # of a directory nothing can be lost
-                        os.close(fd)
+            with contextlib.suppress(OSError):  # of a directory nothing can be lost
+                give_back(self, "_fd", is_ours)
 
 
 class NewNamedFile(Whole):
