@@ -8,7 +8,11 @@ has another unit. Only `Buffer` holds a reference to a buffer, until the last ar
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AsString
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
+from cpython.pythread cimport (
+    NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident,
+    PyThread_release_lock, PyThread_type_lock)
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -18,6 +22,7 @@ cimport milblob._kernels as C  # so that cythonize sees when it changes
 cimport milblob._mlir as M
 
 from os import environ as _environ, urandom as _urandom
+from time import sleep as _sleep
 from types import MappingProxyType as _MappingProxyType
 
 from .errors import FormatError, UnsupportedError, program_path
@@ -131,6 +136,7 @@ cdef _error(C.mb_error *e, name, str where=""):
 
 
 # One module; its functions are grouped by subject in .pxi files. Their shared code is above.
+include "codec/turns.pxi"
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"

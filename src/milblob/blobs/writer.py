@@ -4,6 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,17 +18,27 @@ from ..storage.disk import naming, sync
 from ..storage.locks import lock, unlock
 from ..storage.output import NewFile
 from ..storage.transfer import copy_range, write_at
-from ..storage.turns import Turn
 from ..values.tensorvalue import as_array, stored_bytes
 from .appended import MARK, MARK_AT, end_of_records
 from .reader import BlobReader, BlobRecord
 
-_STAGING_NBYTES = 1 << 20  # small records are collected here and written a megabyte at a time
-_SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written directly from their own memory
+_BUFFER_NBYTES = 1 << 20  # small records are collected here and written a megabyte at a time
+_SMALL_NBYTES = _BUFFER_NBYTES // 4  # larger ones are written directly from their own memory
 _CHUNK_COUNT = 1 << 18  # elements of a strided or packed array copied at a time; a multiple of 8
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
+
+_process = object()  # another one in each forked process; to ask the system for its number takes as long as a write
+
+
+def _note_fork() -> None:
+    global _process
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class BlobWriter:
@@ -74,20 +85,20 @@ class BlobWriter:
             raise ValueError(f"align: expected one of {', '.join(map(str, ALIGNMENTS))}, got {align!r}")
         self.path = as_path(path)
         self.mode = mode
-        self._align = align
         self._sync = sync
-        self._pid = os.getpid()
-        self._turn = Turn(f"writer {self.path}")
+        self._process = _process
+        self._turn = _codec.Turn(f"writer {self.path}")
         self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
-        self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
-        self._base = self._end = 64  # _end is after the last data
-        self._count = self._count_before = self._nbytes_before = 0
+        self._records = _codec.RecordBuffer(self._turn, _BUFFER_NBYTES, align, np.ndarray, _CODES)
+        self._records.base = self._records.end = 64
+        self._count_before = self._nbytes_before = 0
         self._marked = 0  # mode "a": offset of the first new record
         self._is_counted = False  # mode "a": whether the new count may have been written
         self._new: NewFile | None = None
         if mode == "w":
             self._new = self._create()
             self._fd = self._new.fd
+            self._records.takes = True
         else:
             self._fd = self._open_existing()
 
@@ -101,16 +112,16 @@ class BlobWriter:
             lock(fd, path)
             with BlobReader(path) as reader:
                 count = len(reader)
-                self._base = self._end = end_of_records(reader)
+                self._records.base = self._records.end = end_of_records(reader)
                 self._nbytes_before = reader.mapping.nbytes
-            self._count = self._count_before = count
+            self._records.count = self._count_before = count
         except BaseException:
             os.close(fd)
             raise
         return fd
 
     def _require_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._process is not _process:
             raise RuntimeError(f"writer {self.path}: expected the process that opened it, got a forked one")
 
     def _require_open(self) -> None:
@@ -139,13 +150,11 @@ class BlobWriter:
             OSError: the file cannot be written. ValueError: the writer is closed.
             RuntimeError: another thread is writing, or this is a forked process.
         """
+        if dtype is None and self._process is _process and (offset := self._records.add(array)):
+            return offset  # most arrays: a copy of them is all that is needed
         self._require_process()
         with self._turn:
             self._require_open()
-            if dtype is None and type(array) is np.ndarray and array.nbytes <= _SMALL_NBYTES:
-                offsets: list[int] = []
-                self._write_batch([array], offsets)
-                return offsets[0]
             return self._write(array, dtype)
 
     def _write(self, array: Any, dtype: Any) -> int:
@@ -202,31 +211,19 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
-            before = self._count, self._end
+            records = self._records
+            before = records.count, records.end, records.takes
             try:
                 for batch in _batches(arrays):
-                    self._write_batch(batch, offsets)
+                    index = 0
+                    while (index := records.add_all(batch, index, offsets)) < len(batch):
+                        offsets.append(self._write(batch[index], None))
+                        index += 1
             except BaseException:
-                self._count, self._end = before
-                self._base = min(self._base, self._end)
+                records.count, records.end, records.takes = before
+                records.base = min(records.base, records.end)
                 raise
         return offsets
-
-    def _write_batch(self, arrays: list[Any], offsets: list[int]) -> None:
-        index = 0
-        while index < len(arrays):
-            before = index
-            if self.mode == "w" or self._count > self._count_before:
-                self._make_room(0)
-                index, self._end = _codec.blob_stage(
-                    arrays, index, self._staging, self._base, self._end, self._align, np.ndarray, _CODES, offsets
-                )
-                self._count += index - before
-            if index == before and self._end > self._base:
-                self._flush()  # no room, or an array that needs more than a copy, which the next round handles
-            elif index == before:
-                offsets.append(self._write(arrays[index], None))
-                index += 1
 
     def reserve(self, nbytes: int, dtype: Any, count: int | None = None) -> int:
         """Reserve space for a record whose data is written later, by `fill`.
@@ -251,7 +248,7 @@ class BlobWriter:
             if nbytes < 0:
                 raise ValueError(f"nbytes: expected 0 or more, got {nbytes}")
             offset = self._add(target, _require_count(nbytes, target, count, "nbytes"), None, nbytes)
-            self._reserved[offset] = (self._end - nbytes, nbytes, [])
+            self._reserved[offset] = (self._records.end - nbytes, nbytes, [])
             return offset
 
     def fill(self, offset: int, data: Any, start: int = 0) -> None:
@@ -302,7 +299,7 @@ class BlobWriter:
             if found.nbytes <= _SMALL_NBYTES:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)
-            _, data_offset = _codec.blob_place(self._end, self._align)
+            _, data_offset = _codec.blob_place(self._records.end, self._records.align)
             with naming(self.path, self._fd, data_offset + found.nbytes):
                 copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
             return self._add(found.dtype, found.count, None, found.nbytes)
@@ -314,62 +311,57 @@ class BlobWriter:
 
         `pieces`: byte buffers, `nbytes` in total; each is written before the next is requested.
         """
-        offset, data_offset = _codec.blob_place(self._end, self._align)
+        records = self._records
+        offset, data_offset = _codec.blob_place(records.end, records.align)
         if data_offset + nbytes >= 1 << 63:
             raise OverflowError(f"size of the file: expected less than 2^63 bytes, got {data_offset + nbytes}")
         padding_nbits = nbytes * 8 - count * dtype.nbits
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
-        if self.mode == "a" and self._count == self._count_before:
+        if not records.takes:  # mode "a": the first new record
             self._marked, metadata = offset, metadata[:MARK_AT] + MARK
             self._put([MARK], offset + MARK_AT)  # before the sentinel: a kill may come between two bytes
-        head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
+        head = bytes(offset - records.end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
-            at = self._make_room(len(head) + nbytes)
-            self._staging[at : at + len(head)] = head
-            at += len(head)
-            for piece in pieces:
-                self._staging[at : at + len(piece)] = piece
+            if records.end - records.base + len(head) + nbytes > _BUFFER_NBYTES:
+                self._flush()
+            at = records.end - records.base
+            for piece in chain((head,), pieces):
+                records.memory[at : at + len(piece)] = piece
                 at += len(piece)
         else:
             self._flush()
-            at, first = self._end, [head]
+            at, first = records.end, [head]
             for piece in (b"",) if pieces is None else pieces:
                 self._put([*first, piece], at)
                 at += sum(map(len, first)) + len(piece)
                 first = []
-            self._base = data_offset + nbytes
-        self._end = data_offset + nbytes
-        self._count += 1
+            records.base = data_offset + nbytes
+        records.end = data_offset + nbytes
+        records.count += 1
+        records.takes = True
         return offset
 
-    def _make_room(self, nbytes: int) -> int:
-        """Make room for `nbytes` bytes in the staging buffer; return their position there."""
-        if not self._staging:
-            self._staging = bytearray(_STAGING_NBYTES)
-        if self._end - self._base + nbytes > _STAGING_NBYTES:
-            self._flush()
-        return self._end - self._base
-
     def _flush(self) -> None:
-        """Write the staging buffer to the file."""
-        if self._end > self._base:
-            self._put([memoryview(self._staging)[: self._end - self._base]], self._base)
-        self._base = self._end
+        """Write to the file what is buffered."""
+        records = self._records
+        if records.end > records.base:
+            self._put([memoryview(records.memory)[: records.end - records.base]], records.base)
+        records.base = records.end
 
     def _put(self, pieces: list[Any], offset: int) -> None:
         """Write at an offset of the file; the error of a full disk states how much the file needs so far."""
-        with naming(self.path, self._fd, self._end):
+        with naming(self.path, self._fd, self._records.end):
             write_at(self._fd, pieces, offset)
 
     # ----------------------------------------------------------------------------------------------------------- close
 
     def __len__(self) -> int:
-        return self._count
+        return self._records.count
 
     @property
     def nbytes(self) -> int:
         """Bytes up to the end of the last record written so far: the size of a new file."""
-        return self._end
+        return self._records.end
 
     def close(self) -> None:
         """Complete the file. Does nothing when called again.
@@ -389,16 +381,16 @@ class BlobWriter:
                     _require_filled(offset, nbytes, done)
                 self._flush()
                 if self._new is not None:
-                    self._put([_codec.blob_header(self._count)], 0)
-                    with naming(self.path, self._fd, self._end):
-                        os.ftruncate(self._fd, self._end)  # removes the rest of a failed write after the last record
+                    self._put([_codec.blob_header(len(self))], 0)
+                    with naming(self.path, self._fd, self.nbytes):
+                        os.ftruncate(self._fd, self.nbytes)  # removes the rest of a failed write after the last record
                     self._new.commit()
-                elif self._count > self._count_before:
+                elif len(self) > self._count_before:
                     self._count_in()
             except BaseException:
                 self._let_go(undo=True)
                 raise
-            self._let_go(undo=self._count == self._count_before)
+            self._let_go(undo=len(self) == self._count_before)
 
     def _count_in(self) -> None:
         """Mode "a": make the new records count, all at once.
@@ -408,14 +400,14 @@ class BlobWriter:
         neither counted nor marked; it would look like another writer's, and no append would touch the file again. A
         mark that is left does no harm: no reader looks at it in a counted record.
         """
-        nbytes = max(self._end, self._nbytes_before)  # never less: another process may have it mapped
+        nbytes = max(self.nbytes, self._nbytes_before)  # never less: another process may have it mapped
         with naming(self.path, self._fd, nbytes):
             os.ftruncate(self._fd, nbytes)
         # The remains of an interrupted append or a failed write must not look like a record after the last.
-        self._put([bytes(min(nbytes - self._end, 128))], self._end)
+        self._put([bytes(min(nbytes - self.nbytes, 128))], self.nbytes)
         self._to_disk()
         self._is_counted = True
-        self._put([self._count.to_bytes(4, "little")], 0)
+        self._put([len(self).to_bytes(4, "little")], 0)
         self._to_disk()
         with contextlib.suppress(OSError):  # the records count already, with or without the mark
             write_at(self._fd, [bytes(len(MARK))], self._marked + MARK_AT)
@@ -433,9 +425,9 @@ class BlobWriter:
         """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None
-        self._staging = bytearray()
+        self._records.release()
         self._reserved.clear()
-        is_ours = self._pid == os.getpid()  # a forked process shares the file and must leave it alone
+        is_ours = self._process is _process  # a forked process shares the file and must leave it alone
         if new is not None:
             new.discard()  # does nothing after `commit`
         elif fd >= 0:
@@ -470,7 +462,7 @@ class BlobWriter:
     ) -> None:
         if error is None:
             self.close()
-        elif self._pid != os.getpid():
+        elif self._process is not _process:
             self._let_go(undo=True)
         else:
             self._turn.acquire()  # wait for a writing thread: it must not write to a closed descriptor
@@ -481,12 +473,12 @@ class BlobWriter:
 
     def __del__(self) -> None:
         if self._fd >= 0:
-            if self._pid == os.getpid():
+            if self._process is _process:
                 warnings.warn(f"{self!r} was never closed: nothing was written", ResourceWarning, 2, source=self)
             self._let_go(undo=True)
 
     def __repr__(self) -> str:
-        state = "closed" if self._fd < 0 else f"{self._count} records"
+        state = "closed" if self._fd < 0 else f"{len(self)} records"
         return f"<BlobWriter {self.path}: {state}>"
 
 
@@ -517,7 +509,7 @@ def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
     for array in arrays:
         batch.append(array)
         nbytes += getattr(array, "nbytes", 0) + 128
-        if nbytes >= _STAGING_NBYTES:
+        if nbytes >= _BUFFER_NBYTES:
             yield batch
             batch, nbytes = [], 0
     yield batch

@@ -110,60 +110,104 @@ def blob_place(uint64_t end, uint64_t align=64):
     return offset, data_offset
 
 
-def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t end, uint64_t align, kind, dict codes,
-               list offsets):
-    """Lay out arrays as consecutive records in a staging buffer, for as long as they fit.
+cdef class RecordBuffer:
+    """The end of a file that is being written: the bytes that are not in the file yet, and where the next record goes.
 
     Args:
-        arrays: the arrays to write. One that is not exactly of type `kind` (ndarray), C-contiguous and of a dtype in
-            `codes` ends the run, because it needs more than a copy.
-        start: index of the first array.
-        staging: writable buffer for the bytes of the file from `base` on; padding in it is set to zero.
-        end: offset in the file after the last data so far, base <= end.
+        turn: to use it; `add` takes it by itself, the caller of anything else has it.
+        nbytes: size of the memory, which is allocated when it is first needed. Arrays of up to a quarter are taken.
+        align: multiple that the data of records is placed at.
+        kind: the type of array that is taken (ndarray).
         codes: NumPy dtype -> blob code, of byte-sized dtypes.
-        offsets: list to which the offset of each record's metadata is appended.
 
-    Returns:
-        (index of the first array that was not written, new end).
+    Attributes:
+        base: offset in the file of the first byte of `memory`. end: offset after the last data so far, base <= end.
+        count: records so far.
+        takes: whether `add` may take an array; False at first.
+        memory: the bytes of the file from `base` on; never changes its size.
     """
-    cdef Py_buffer out, src
-    cdef uint64_t offset = 0, data_offset = 0, capacity
-    cdef uint32_t code = 0
-    cdef uint8_t *at
-    cdef object array, dtype, last = None, found
-    PyObject_GetBuffer(staging, &out, PyBUF_WRITABLE)
-    capacity = base + <uint64_t>out.len
-    at = <uint8_t *>out.buf
-    try:
-        while start < len(arrays):
-            array = arrays[start]
-            if type(array) is not kind:
-                break
-            dtype = array.dtype
-            if dtype is not last:
-                found = codes.get(dtype)
-                if found is None:
-                    break
-                last, code = dtype, found
-            if not C.mb_blob_place(end, align, &offset, &data_offset) or data_offset > capacity:
-                break
-            try:
-                PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
-            except (BufferError, ValueError):  # strided
-                break
-            if <uint64_t>src.len > capacity - data_offset:
-                PyBuffer_Release(&src)
-                break
-            memset(at + (end - base), 0, data_offset - end)
-            C.mb_blob_record_store(at + (offset - base), code, <uint64_t>src.len, data_offset, 0)
-            memcpy(at + (data_offset - base), src.buf, <size_t>src.len)
-            end = data_offset + <uint64_t>src.len
+    cdef Turn turn
+    cdef uint64_t nbytes
+    cdef bytearray held  # `memory`; None: not allocated
+    cdef uint8_t *at  # of `held`
+    cdef object kind, last
+    cdef dict codes
+    cdef uint32_t code  # of `last`
+    cdef readonly uint64_t align
+    cdef public uint64_t base, end, count
+    cdef public bint takes
+
+    def __cinit__(self, Turn turn not None, uint64_t nbytes, uint64_t align, kind, dict codes not None):
+        self.turn, self.nbytes, self.align, self.kind, self.codes = turn, nbytes, align, kind, codes
+
+    @property
+    def memory(self):
+        if self.held is None:
+            self.held = bytearray(self.nbytes)
+            self.at = <uint8_t *>PyByteArray_AsString(self.held)
+        return self.held
+
+    def release(self):
+        """Release the memory, and take no more arrays."""
+        self.takes, self.held, self.at = False, None, NULL
+
+    def add(self, array):
+        """Lay out an array as the next record; return the offset of its metadata.
+
+        Returns: 0, and nothing has changed, if the array needs more than a copy (another type than `kind`, strided, or
+        of a dtype without a code), is large, or does not fit into what is left of `memory`; or the turn is taken.
+        """
+        if not PyThread_acquire_lock(self.turn.lock, NOWAIT_LOCK):
+            return 0
+        try:
+            return self.take(array)
+        finally:
+            PyThread_release_lock(self.turn.lock)
+
+    cdef uint64_t take(self, array) except? 0:
+        cdef Py_buffer src
+        cdef uint64_t offset = 0, data_offset = 0, nbytes
+        cdef object dtype, found
+        if not self.takes or type(array) is not self.kind:
+            return 0
+        dtype = array.dtype
+        if dtype is not self.last:
+            found = self.codes.get(dtype)
+            if found is None:
+                return 0
+            self.last, self.code = dtype, found
+        if self.at == NULL:
+            self.memory
+        if not C.mb_blob_place(self.end, self.align, &offset, &data_offset) or self.end < self.base:
+            return 0
+        if data_offset - self.base > self.nbytes:
+            return 0
+        try:
+            PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+        except (BufferError, ValueError):  # strided
+            return 0
+        nbytes = <uint64_t>src.len
+        if nbytes > self.nbytes // 4 or nbytes > self.nbytes - (data_offset - self.base):
             PyBuffer_Release(&src)
+            return 0
+        memset(self.at + (self.end - self.base), 0, data_offset - self.end)
+        C.mb_blob_record_store(self.at + (offset - self.base), self.code, nbytes, data_offset, 0)
+        memcpy(self.at + (data_offset - self.base), src.buf, <size_t>nbytes)
+        PyBuffer_Release(&src)
+        self.end = data_offset + nbytes
+        self.count += 1
+        return offset
+
+    def add_all(self, list arrays not None, Py_ssize_t start, list offsets not None):
+        """Add arrays, and their offsets to `offsets`, up to the first that `add` does not take; return its index."""
+        cdef uint64_t offset
+        while start < len(arrays):
+            offset = self.take(arrays[start])
+            if offset == 0:
+                break
             offsets.append(offset)
             start += 1
-    finally:
-        PyBuffer_Release(&out)
-    return start, end
+        return start
 
 
 def hash_bytes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t seed=0):

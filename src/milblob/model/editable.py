@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
+from .. import _codec
 from ..arguments import array_of, as_path, source_of
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
@@ -11,7 +12,6 @@ from ..storage import journal, paths, pending
 from ..storage.locks import give_back, lock, unlock
 from ..storage.mapped import MappedFile
 from ..storage.temporary import sweep
-from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
 from .identify import PACKAGES
 from .model import Model
@@ -76,7 +76,7 @@ class EditableModel(Model):
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = as_path(source)
-        self._turn = Turn(f"model {path} in mode 'r+'")
+        self._turn = _codec.Turn(f"model {path} in mode 'r+'")
         around = paths.above(path, PACKAGES)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
