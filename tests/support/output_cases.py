@@ -9,6 +9,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.backend.mil.load import MILProtoExporter
 from coremltools.converters.mil.mil import types
 
+VERSIONS = {"iOS15": 6, "iOS16": 7, "iOS17": 8, "iOS18": 9}
 TARGETS = {"iOS15": ct.target.iOS15, "iOS16": ct.target.iOS16, "iOS17": ct.target.iOS17, "iOS18": ct.target.iOS18}
 
 
@@ -32,8 +33,8 @@ class Case(NamedTuple):
     open: tuple = ()
 
 
-def program_of(case):
-    """The Program of a case, as coremltools' exporter writes it, without its optimising passes."""
+def program_of(case, folder=None):
+    """The Program of a case, as coremltools' exporter writes it, without its optimising passes; its weights in `folder`."""
     names = {"int32": types.int32, "bool": types.bool, "fp16": types.fp16, "int8": types.int8}
     specs = [
         mb.StateTensorSpec(shape=shape, dtype=types.fp16)
@@ -46,7 +47,7 @@ def program_of(case):
     exec(f"def body({variables}): return make({variables})", scope)  # the builder reads the names of the arguments
     program = mb.program(input_specs=specs, opset_version=TARGETS[case.opset])(scope["body"])
     with tempfile.TemporaryDirectory() as weights:
-        return MILProtoExporter(program, weights, {"iOS15": 6, "iOS16": 7, "iOS17": 8, "iOS18": 9}[case.opset]).export()
+        return MILProtoExporter(program, folder or weights, VERSIONS[case.opset]).export()
 
 
 def weights(*shape):

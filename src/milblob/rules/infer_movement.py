@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..program.types import TensorType
 from .known_arguments import MAX_COUNT, Given, Unsure, index, product, typed
+from .misfits import Misfit, require_like, require_multiple, spelled
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
 _Mover = Callable[[Given], TensorType]
@@ -47,12 +48,16 @@ def _reshape(given: Given) -> TensorType:
     made: list[int | None] = [
         (x.shape[i] if is_plain else None) if size == 0 else size for i, size in enumerate(wanted)
     ]
-    if -1 in wanted:
-        place = wanted.index(-1)
-        made[place] = None
-        whole, rest = product(x.shape), product([*made[:place], *made[place + 1 :]])
-        if whole is not None and rest and not whole % rest:
+    whole = product(x.shape)
+    place = wanted.index(-1) if -1 in wanted else len(made)
+    rest = product([*made[:place], *made[place + 1 :]])
+    if whole and rest:
+        if whole % rest or (whole != rest and -1 not in wanted):
+            raise Misfit("shape", f"one of the {whole} elements of x, {spelled(x.shape)}", list(wanted))
+        if -1 in wanted:
             made[place] = whole // rest
+    elif -1 in wanted:
+        made[place] = None
     return typed(x, made)
 
 
@@ -114,7 +119,8 @@ def _slice_by_index(given: Given) -> TensorType:
     stride = given.sizes("stride", rank, 1)
     from_start, to_end = given.sizes("begin_mask", rank, 0), given.sizes("end_mask", rank, 0)
     dropped = given.sizes("squeeze_mask", rank, 0)
-    if any(found is not None and len(found) != rank for found in (begin, end)) or 0 in stride:
+    _require_count(rank, begin=begin, end=end)
+    if 0 in stride:
         raise Unsure
     made: list[int | None] = []
     for i, size in enumerate(x.shape):
@@ -140,10 +146,9 @@ def _slice_by_size(given: Given) -> TensorType:
     x = given.ranked("x")
     rank = len(x.shape)
     begin, wanted = given.integers_or_none("begin"), given.integers_or_none("size")
+    _require_count(rank, begin=begin, size=wanted)
     if wanted is None:
         return typed(x, (None,) * rank)
-    if len(wanted) != rank or (begin is not None and len(begin) != rank):
-        raise Unsure
     made: list[int | None] = list(wanted)
     for i, size in enumerate(x.shape):
         if wanted[i] < 0:
@@ -164,7 +169,12 @@ def _gather(given: Given) -> TensorType:
 
 @_moves("gather_along_axis")
 def _gather_along_axis(given: Given) -> TensorType:
-    return typed(given.tensor("x"), given.ranked("indices").shape)
+    x, indices = given.tensor("x"), given.ranked("indices")
+    axes = given.integers_or_none("axis") if "axis" in given else None
+    if x.rank >= 0 and not x.variadic and axes:
+        axis = index(axes[0], len(x.shape))
+        require_like("indices", (*x.shape[:axis], None, *x.shape[axis + 1 :]), indices.shape)
+    return typed(x, indices.shape)
 
 
 @_moves("gather_nd")
@@ -174,8 +184,10 @@ def _gather_nd(given: Given) -> TensorType:
     if depth is None:
         raise Unsure
     shared = given.integer("batch_dims", 0)
-    if depth + shared > len(x.shape) or shared < 0:
+    if shared < 0:
         raise Unsure
+    if depth + shared > len(x.shape):
+        raise Misfit("the last dimension of indices", f"at most {len(x.shape) - shared}", depth)
     return typed(x, (*indices.shape[:-1], *x.shape[shared + depth :]))
 
 
@@ -184,10 +196,11 @@ def _concat(given: Given) -> TensorType:
     shapes = [one.shape or (1,) for one in values]  # numbers make a vector
     rank = len(shapes[0])
     axis = index(given.integer("axis"), rank)
-    if any(len(shape) != rank for shape in shapes):
-        raise Unsure
+    for shape in shapes:
+        if len(shape) != rank:
+            raise Misfit("shapes of values", f"{rank} dimensions", spelled(shape))
     along = [shape[axis] for shape in shapes]
-    made = _common(shapes)
+    made = _common([(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes])
     made[axis] = None if None in along else sum(size or 0 for size in along)
     return typed(values[0], made)
 
@@ -196,16 +209,25 @@ def _stack(given: Given) -> TensorType:
     values = given.several("values")
     rank = len(values[0].shape)
     axis = index(given.integer("axis"), rank + 1)
-    if any(len(one.shape) != rank for one in values):
-        raise Unsure
     made = _common([one.shape for one in values])
     return typed(values[0], [*made[:axis], len(values), *made[axis:]])
 
 
 def _common(shapes: list[tuple[int | None, ...]]) -> list[int | None]:
-    """The sizes that several shapes of one rank have; open where they have none, or more than one."""
+    """The sizes that several shapes have in common; open where none is known. Raises: Misfit: they have none."""
+    for shape in shapes[1:]:
+        require_like("shapes of values", shapes[0], shape)
     known = [{size for size in sizes if size is not None} for sizes in zip(*shapes, strict=True)]
-    return [sizes.pop() if len(sizes) == 1 else None for sizes in known]
+    if any(len(sizes) > 1 for sizes in known):
+        raise Misfit("shapes of values", "one size in each dimension", ", ".join(map(spelled, shapes[:8])))
+    return [sizes.pop() if sizes else None for sizes in known]
+
+
+def _require_count(rank: int, **given: tuple[int, ...] | None) -> None:
+    """Refuse numbers that are not one for each dimension. Raises: Misfit."""
+    for key, found in given.items():
+        if found is not None and len(found) != rank:
+            raise Misfit(key, f"{rank} numbers, one for each dimension of x", len(found))
 
 
 def _split(given: Given) -> tuple[TensorType, ...]:
@@ -215,12 +237,16 @@ def _split(given: Given) -> tuple[TensorType, ...]:
     sizes = given.integers_or_none("split_sizes")
     made: list[int | None]
     if sizes is not None:
+        if whole is not None and sum(sizes) != whole:
+            raise Misfit("split_sizes", f"a sum of {whole}", sum(sizes))
         made = list(sizes)
     elif "num_splits" in given:
         count = given.integer("num_splits")
         if count > MAX_COUNT:
             raise Unsure
-        is_even = "split_sizes" not in given and whole is not None and count > 0 and not whole % count
+        is_even = "split_sizes" not in given and whole is not None and count > 0
+        if is_even:
+            require_multiple("the dimension that is split", whole, count)
         made = [whole // count if is_even and whole is not None else None] * count
     else:
         raise Unsure
@@ -233,8 +259,7 @@ def _tile(given: Given) -> TensorType:
     times = given.integers_or_none("reps")
     if times is None:
         return typed(x, (None,) * len(x.shape))
-    if len(times) != len(x.shape):
-        raise Unsure
+    _require_count(len(x.shape), reps=times)
     return typed(x, [None if size is None else size * n for size, n in zip(x.shape, times, strict=True)])
 
 
@@ -298,7 +323,8 @@ def _times(size: int | None, factor: int) -> int | None:
 
 
 def _over(size: int | None, divisor: int) -> int | None:
-    return None if size is None or size % divisor else size // divisor
+    require_multiple("a dimension of x", size, divisor)
+    return None if size is None else size // divisor
 
 
 @_moves("space_to_batch")

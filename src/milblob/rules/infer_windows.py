@@ -4,13 +4,20 @@ from collections.abc import Callable, Sequence
 
 from ..program.types import TensorType
 from .known_arguments import Given, Unsure, typed
+from .misfits import Misfit, require_like, require_multiple, spelled
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
 _Sizes = list[int | None]
 
 
 def _conv(given: Given) -> TensorType:
-    x, weight = _windowed(given)
+    x, weight = given.ranked("x", 3), given.ranked("weight", 3)
+    if len(weight.shape) != len(x.shape):
+        raise Misfit("weight", f"{len(x.shape)} dimensions, as x has", spelled(weight.shape))
+    channels, groups = x.shape[1], given.integers_or_none("groups") if "groups" in given else (1,)
+    if channels is not None and groups:
+        require_multiple("channels of x", channels, groups[0])
+        require_like("channels of weight", (channels // groups[0],), weight.shape[1:2])
     area = _or_open(len(x.shape) - 2, lambda: _windows(given, x, weight.shape[2:]))
     return typed(x, (x.shape[0], weight.shape[0], *area))
 
@@ -75,6 +82,8 @@ def _windows(given: Given, x: TensorType, kernel: Sequence[int | None]) -> _Size
         # A window that would begin in the padding at the end is left out.
         if rounds_up and around and (places - 1) * strides[i] >= size + around / 2:
             places -= 1
+        if places < 1 and not rounds_up:
+            raise Misfit("x", f"at least {size - room} along dimension {i + 2}", spelled(x.shape))
         made.append(places if places > 0 else None)
     return made
 

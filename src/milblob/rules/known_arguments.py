@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from ..dtypes import DType
 from ..program.types import ListType, TensorType, ValueType
+from .misfits import Misfit, Shape, spelled
 from .operation_rules import Bound
 
 Arguments = Sequence[tuple[str, Sequence[Bound | None]]]
-Shape = tuple[int | None, ...]
 _Type = TypeVar("_Type", bound=ValueType)
 
 MAX_COUNT = 1 << 10
@@ -171,6 +171,8 @@ def broadcast(*shapes: Shape) -> Shape:
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
         others = {size for size in sizes if size != 1}
         known = others - {None}
+        if len(known) > 1:
+            raise Misfit("shapes", "ones that broadcast", " and ".join(map(spelled, shapes)))
         found.append(known.pop() if len(known) == 1 else None if others else 1)
     return tuple(found)
 

@@ -12,6 +12,7 @@ from ..program.types import ListType, StateType, TensorType, ValueType
 from .infer_movement import MAKERS as _MOVED
 from .infer_windows import MAKERS as _WINDOWS
 from .known_arguments import MAX_COUNT, Arguments, Given, Unsure, broadcast, index, of_dtype, typed
+from .misfits import Misfit, Shape, require_like, spelled
 
 _LIKE_X = (
     "abs", "acos", "asin", "atan", "atanh", "band_part", "batch_norm", "ceil", "clamped_relu", "clip", "cos",
@@ -67,7 +68,10 @@ def axis_breaches(kind: str, arguments: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:
-    """Return the types of an operation's outputs: open where its inputs leave them open; None if nothing is known."""
+    """Return the types of an operation's outputs: open where its inputs leave them open; None if nothing is known.
+
+    Raises: Misfit: its inputs fit no output.
+    """
     make = MAKERS.get(kind)
     if make is None:
         return None
@@ -105,9 +109,11 @@ def _select(given: Given) -> TensorType:
     if a.dtype != b.dtype:
         raise Unsure
     shape = broadcast(a.shape, b.shape)
-    if broadcast(shape, chosen.shape) != shape:
-        return TensorType(a.dtype, (), -1)  # whether cond widens the others is not written down
-    return typed(a, shape)
+    try:
+        is_sure = broadcast(shape, chosen.shape) == shape
+    except Misfit:  # coremltools does not compare them
+        is_sure = False
+    return typed(a, shape) if is_sure else TensorType(a.dtype, (), -1)  # whether cond widens them is not written down
 
 
 def _cast(given: Given) -> TensorType:
@@ -144,6 +150,8 @@ def _topk(given: Given) -> tuple[TensorType, ...]:
     x = given.ranked("x")
     axis = index(given.integer("axis", -1), len(x.shape))
     count = given.integer("k", 1)
+    if (size := x.shape[axis]) is not None and count > size:
+        raise Misfit("k", f"at most {size}", count)
     values = typed(x, (*x.shape[:axis], count if count > 0 else None, *x.shape[axis + 1 :]))
     if not given.integer("return_indices", 1):
         return (values,)
@@ -152,6 +160,7 @@ def _topk(given: Given) -> tuple[TensorType, ...]:
 
 def _linear(given: Given) -> TensorType:
     x, weight = given.ranked("x", 1), given.ranked("weight", 2, 2)
+    require_like("the last dimension of x", weight.shape[1:], x.shape[-1:])
     return typed(x, (*x.shape[:-1], weight.shape[0]))
 
 
@@ -159,8 +168,11 @@ def _matmul(given: Given) -> TensorType:
     x, y = given.ranked("x", 1), given.ranked("y", 2)
     if x.dtype != y.dtype:
         raise Unsure
-    is_turned = given.integer("transpose_x", 0)
-    columns = y.shape[-2 if given.integer("transpose_y", 0) else -1]
+    is_turned, is_y_turned = given.integer("transpose_x", 0), given.integer("transpose_y", 0)
+    columns, summed = y.shape[-2:] if is_y_turned else y.shape[:-3:-1]
+    inner = x.shape[-2 if is_turned and len(x.shape) > 1 else -1]
+    if None not in (inner, summed) and inner != summed:
+        raise Misfit("x and y", "ones that can be multiplied", f"{spelled(x.shape)} and {spelled(y.shape)}")
     if len(x.shape) == 1:  # a vector: one row, which the output does not have; of several matrices readers may differ
         return typed(x, (columns,) if len(y.shape) == 2 else (None,) * (len(y.shape) - 1))
     rows = x.shape[-1 if is_turned else -2]
@@ -187,7 +199,12 @@ def _einsum(given: Given) -> TensorType:
 
 
 def _attention(given: Given) -> TensorType:
-    query, value = given.ranked("query", 1), given.ranked("value", 1)
+    query, value = given.ranked("query", 2), given.ranked("value", 2)
+    if "key" in given:
+        key = given.ranked("key", 2)
+        require_like("the last dimension of key", query.shape[-1:], key.shape[-1:])
+        require_like("value, but for its last dimension,", key.shape[:-1], value.shape[:-1])
+        require_like("the batch of key", query.shape[:-2], key.shape[:-2])
     return typed(query, (*query.shape[:-1], value.shape[-1]))
 
 
@@ -230,6 +247,44 @@ def _one_hot(given: Given) -> TensorType:
     return of_dtype(dtype, (*shape[:axis], count[0] if count else None, *shape[axis:]))
 
 
+def _scatter(given: Given) -> ValueType:
+    found = _shapes_of(given, "data", "indices", "updates")
+    if found is not None and "axis" in given and (axes := given.integers_or_none("axis")):
+        data, indices, updates = found
+        axis = index(axes[0], len(data))
+        require_like("updates", (*data[:axis], *indices, *data[axis + 1 :]), updates)
+    return given.type("data")
+
+
+def _scatter_along_axis(given: Given) -> ValueType:
+    found = _shapes_of(given, "data", "indices", "updates")
+    if found is not None:
+        data, indices, updates = found
+        require_like("updates", indices, updates)
+        if "axis" in given and (axes := given.integers_or_none("axis")):
+            axis = index(axes[0], len(data))
+            require_like("indices", (*data[:axis], None, *data[axis + 1 :]), indices)
+    return given.type("data")
+
+
+def _scatter_nd(given: Given) -> ValueType:
+    found = _shapes_of(given, "data", "indices", "updates")
+    if found is not None and found[1] and (depth := found[1][-1]) is not None:
+        data, indices, updates = found
+        if depth > len(data):
+            raise Misfit("the last dimension of indices", f"at most {len(data)}, the rank of data", depth)
+        require_like("updates", (*indices[:-1], *data[depth:]), updates)
+    return given.type("data")
+
+
+def _shapes_of(given: Given, *keys: str) -> list[Shape] | None:
+    """Return the shapes of several arguments; None if one of the ranks is not known."""
+    try:
+        return [given.ranked(key).shape for key in keys]
+    except Unsure:
+        return None
+
+
 def _list_length(given: Given) -> TensorType:
     if not isinstance(given.type("ls"), ListType):
         raise Unsure
@@ -243,7 +298,6 @@ def _list_gather(given: Given) -> TensorType:
 
 MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
     **dict.fromkeys(_LIKE_X, _like_x),
-    **dict.fromkeys(("scatter", "scatter_along_axis", "scatter_nd"), lambda given: given.type("data")),
     **dict.fromkeys(("list_scatter", "list_write"), lambda given: given.type("ls")),
     **dict.fromkeys(_BROADCAST, _broadcast),
     **dict.fromkeys(_COMPARED, lambda given: of_dtype(DType.BOOL, _broadcast(given).shape)),
@@ -273,6 +327,9 @@ MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
     "read_state": _read_state,
     "real_div": _divided,
     "scaled_dot_product_attention": _attention,
+    "scatter": _scatter,
+    "scatter_along_axis": _scatter_along_axis,
+    "scatter_nd": _scatter_nd,
     "select": _select,
     "shape": lambda given: of_dtype(DType.INT32, (len(given.ranked("x").shape),)),
     "topk": _topk,

@@ -14,6 +14,7 @@ from ..progress import NO_PROGRESS, ProgressCounter
 from ..wording import abbreviated
 from .catalog import Breach, quoted
 from .constexpr_rules import NUMBERS, WITH_MASKS, constexpr_breaches
+from .misfits import Misfit
 from .operation_rules import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
 from .output_rules import axis_breaches, outputs_of
 from .type_rules import KnownType, brief, fits
@@ -295,7 +296,12 @@ class _Walk:
             if judged is None:
                 wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
                 wrong = wrong or tuple(axis_breaches(kind, arguments))
-                judged = self._judged[signature] = wrong, None if wrong else outputs_of(kind, arguments)
+                made = None
+                try:
+                    made = None if wrong else outputs_of(kind, arguments)
+                except Misfit as error:
+                    wrong = (("MIL050", error.words(kind)),)
+                judged = self._judged[signature] = wrong, made
             for rule, message in judged[0]:
                 yield Breach(rule, message, op.path)
             if judged[1] is not None:
