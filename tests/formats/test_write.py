@@ -253,3 +253,15 @@ def test_arguments_in_the_wrong_order(tmp_path):
     with pytest.raises(TypeError, match="^save: expected tensors, then the destination, got them the other way round$"):
         milblob.save(tmp_path / "w.npz", {"w": np.ones(3)})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors", "w.params", "w"])
+@pytest.mark.parametrize("shape", [(4, 1024), (0, 3)])
+def test_foreign_bytes_that_are_seen_as_bools_are_written_as_0_and_1(name, shape, tmp_path):
+    """Readers need not take another byte for true: .params files with one are refused."""
+    stored = np.arange(np.prod(shape), dtype=np.uint32).astype(np.uint8).reshape(shape)
+    for bools in (stored.view(bool), stored.T[::-1].view(bool)):
+        milblob.save({"b": bools}, tmp_path / name, force=True)
+        with milblob.open_arrays(tmp_path / name) as arrays:
+            found = arrays["b"].read()
+        np.testing.assert_array_equal(found.view(np.uint8), np.where(bools, 1, 0))

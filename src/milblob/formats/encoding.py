@@ -6,6 +6,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
+from ..values.arrays import sound_bools
 
 _NUMPY = "BOOL FLOAT16 FLOAT32 FLOAT64 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
 PLAIN = frozenset(DType[name] for name in _NUMPY.split())
@@ -39,7 +40,8 @@ def elements(
     dtype = tensor.mil_dtype
     tensor.place.account()
     if dtype in native:
-        return tensor.read(), None
+        array = tensor.read()
+        return sound_bools(array) if dtype is DType.BOOL else array, None
     if dtype is DType.STRING:
         import json
 

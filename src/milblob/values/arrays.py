@@ -37,6 +37,15 @@ def _has_overlap(array: np.ndarray[Any, Any]) -> bool:
     return False
 
 
+def sound_bools(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return bools as bytes 0 and 1, which files hold; foreign bytes that are seen as bools may be others: they mean 1.
+
+    The array itself where it is so already.
+    """
+    stored = array.view(np.uint8)
+    return stored != 0 if stored.size and int(stored.max()) > 1 else array
+
+
 def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
 
