@@ -265,3 +265,13 @@ def test_foreign_bytes_that_are_seen_as_bools_are_written_as_0_and_1(name, shape
         with milblob.open_arrays(tmp_path / name) as arrays:
             found = arrays["b"].read()
         np.testing.assert_array_equal(found.view(np.uint8), np.where(bools, 1, 0))
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors", "w.params", "w"])
+@pytest.mark.parametrize("kind", ["int4", "uint4", "uint2", "uint1"])
+def test_bits_above_those_of_an_element_are_not_written(name, kind, tmp_path):
+    """They mean nothing to ml_dtypes, and readers refuse them: an int4 may be kept as the byte of an int8."""
+    stored = np.arange(256, dtype=np.uint8).reshape(16, 16).view(kind)
+    milblob.save({"w": stored.T}, tmp_path / name)
+    with milblob.open_arrays(tmp_path / name) as arrays:
+        np.testing.assert_array_equal(arrays["w"].read().astype(np.int64), stored.T.astype(np.int64))

@@ -51,4 +51,7 @@ def elements(
     if (packed and dtype.is_sub_byte) or (dtype.nbits > 8 and DType[f"UINT{dtype.nbits}"] not in native):
         return tensor.read_packed(), {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
     array = tensor.read()
-    return array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)}
+    stored = array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}")
+    if dtype.is_sub_byte and stored.size and int(stored.max()) >> dtype.nbits:
+        stored = stored & ((1 << dtype.nbits) - 1)  # ml_dtypes ignores what is above: 0xFF is -1 in int4, as 0x0F is
+    return stored, {"dtype": str(dtype)}
