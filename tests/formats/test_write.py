@@ -253,3 +253,25 @@ def test_arguments_in_the_wrong_order(tmp_path):
     with pytest.raises(TypeError, match="^save: expected tensors, then the destination, got them the other way round$"):
         milblob.save(tmp_path / "w.npz", {"w": np.ones(3)})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors", "w.params", "w"])
+@pytest.mark.parametrize("shape", [(4, 1024), (0, 3)])
+def test_foreign_bytes_that_are_seen_as_bools_are_written_as_0_and_1(name, shape, tmp_path):
+    """Readers need not take another byte for true: .params files with one are refused."""
+    stored = np.arange(np.prod(shape), dtype=np.uint32).astype(np.uint8).reshape(shape)
+    for bools in (stored.view(bool), stored.T[::-1].view(bool)):
+        milblob.save({"b": bools}, tmp_path / name, force=True)
+        with milblob.open_arrays(tmp_path / name) as arrays:
+            found = arrays["b"].read()
+        np.testing.assert_array_equal(found.view(np.uint8), np.where(bools, 1, 0))
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors", "w.params", "w"])
+@pytest.mark.parametrize("kind", ["int4", "uint4", "uint2", "uint1"])
+def test_bits_above_those_of_an_element_are_not_written(name, kind, tmp_path):
+    """They mean nothing to ml_dtypes, and readers refuse them: an int4 may be kept as the byte of an int8."""
+    stored = np.arange(256, dtype=np.uint8).reshape(16, 16).view(kind)
+    milblob.save({"w": stored.T}, tmp_path / name)
+    with milblob.open_arrays(tmp_path / name) as arrays:
+        np.testing.assert_array_equal(arrays["w"].read().astype(np.int64), stored.T.astype(np.int64))

@@ -31,12 +31,15 @@ def no_items(monkeypatch):
 
 
 def sources(tmp_path):
-    np.savez(tmp_path / "w.npz", w=np.arange(12, dtype=np.float32).reshape(3, 4))
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.savez(tmp_path / "w.npz", w=values)
+    milblob.save({"w": values, "n": values.astype(np.int64), "b": values > 3}, tmp_path / "w.params")
     yield milblob.open(DEMO)
     yield milblob.open(DATA / "blob_all_dtypes/weight.bin")
     yield milblob.open(DATA / "palette_4bit/model.mlpackage")
     yield milblob.open(DATA / "immediates/model.mlmodel", constants=True)
     yield open_arrays(tmp_path / "w.npz")
+    yield open_arrays(tmp_path / "w.params")
 
 
 def test_numpy_and_dlpack_take_tensors_in_one_piece(no_items, tmp_path):
@@ -104,7 +107,9 @@ def mapped_file(array):
 
 @pytest.mark.skipif(not _HAS_VERSIONS, reason="NumPy 2.1 and later export arrays that are read-only")
 def test_dlpack_without_a_copy_is_refused_where_it_needs_one(tmp_path):
-    np.savez(tmp_path / "w.npz", w=np.arange(12, dtype=np.float32).reshape(3, 4))
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.savez(tmp_path / "w.npz", w=values)
+    milblob.save({"w": values, "n": values.astype(np.int64), "b": values > 3}, tmp_path / "w.params")
     with open_arrays(tmp_path / "w.npz") as arrays, pytest.raises(BufferError, match="w: expected a copy"):
         np.from_dlpack(arrays["w"], copy=False)
     with milblob.open(DATA / "palette_4bit/model.mlpackage") as model:

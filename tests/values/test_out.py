@@ -8,10 +8,11 @@ import pytest
 
 import milblob
 import reference
-from constexpr_bytes import constexpr, value
+from constexpr_bytes import constexpr, open_weight, value
 from dtype_values import NUMERIC, NUMPY, accepted, draw, tensor_value
 from hostile_bytes import const, model, program
 from milblob import BlobReader, FormatError, _codec, pack_tensor, unpack_tensor
+from milblob.values import dense, parallel
 from paths import DATA
 
 pytestmark = pytest.mark.wheel
@@ -132,6 +133,48 @@ def test_read_only_array_raises_an_error_of_milblob():
     out.flags.writeable = False
     with pytest.raises(ValueError, match=r"^out: expected a writable array, got a read-only one"):
         tensor.read(out=out)
+
+
+class Own(np.ndarray):
+    """Copies in a way of its own, as arrays with units do."""
+
+    def __array_function__(self, *_):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.MaskedArray, Own])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_subclasses(kind, order, monkeypatch):
+    """Parts of a matrix are matrices, which `reshape(-1)` leaves two-dimensional: large ones are filled in parts."""
+    monkeypatch.setattr(parallel, "PIECE_NBYTES", 1 << 10)
+    monkeypatch.setattr(dense, "PIECE_NBYTES", 1 << 10)
+    stored = np.arange(12 << 10, dtype=np.int32).reshape(12, -1)
+    parts = {
+        "quantized_data": ("UINT8", stored.astype(np.uint8)),
+        "zero_point": ("UINT8", np.uint8(3)),
+        "scale": ("FLOAT32", np.float32(2)),
+        "axis": ("INT32", np.int32(0)),
+    }
+    weight = open_weight(constexpr("affine_dequantize", [("w", "FLOAT32", stored.shape)], parts))
+    for read, values in (
+        (weight.read, (stored % 256 - 3) * np.float32(2)),
+        (partial(unpack_tensor, pack_tensor(stored), "int32", stored.shape), stored),
+        (
+            partial(unpack_tensor, pack_tensor(stored % 8, "uint3"), "uint3", stored.shape),
+            (stored % 8).astype(np.uint8),
+        ),
+    ):
+        out = np.zeros(stored.shape, read().dtype, order).view(kind)
+        assert read(out=out) is out
+        np.testing.assert_array_equal(out.view(np.ndarray), values)
+
+
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_masked_elements_hide_the_values(is_hard):
+    out = np.ma.MaskedArray(np.zeros(24, np.int32), np.arange(24) == 5, hard_mask=is_hard)
+    with pytest.raises(ValueError, match=r"^out: expected an array without masked elements, which hide the values"):
+        unpack_tensor(pack_tensor(np.arange(24, dtype=np.int32)), "int32", (24,), out=out)
+    assert not out.data.any()
 
 
 OVERLAPPING = [((40,), (0,)), ((40,), (2,)), ((40,), (-3,)), ((5, 8), (0, 4)), ((5, 8), (16, 4)), ((5, 8), (4, 4)),

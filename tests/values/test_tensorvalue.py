@@ -3,6 +3,7 @@
 The oracle is tests/support/reference.py; where coremltools is installed, its create_tensor_value as well.
 """
 
+import itertools
 import random
 
 import ml_dtypes
@@ -119,6 +120,20 @@ def test_strings_have_a_shape():
     assert unpack_tensor(reference.pack_tensor_value("strings", ["x"]), DType.STRING, ()).shape == ()
     assert unpack_tensor(data, "string", (3, None)).shape == (3, 2)
     assert pack_tensor(np.array([["a", "b", "c"], ["d", "e", "f"]])) == data
+
+
+@pytest.mark.parametrize("dtype", SUB_BYTE)
+def test_an_open_dimension_beside_padding_bits(dtype):
+    """The last byte may have room for elements that a whole number of rows does not have."""
+    nbits = reference.DTYPES[dtype][2]
+    for rows, columns in itertools.product(range(1, 10), range(1, 10)):
+        values = draw(dtype, rows * columns, 3).reshape(rows, columns)
+        data = pack_tensor(values, dtype.lower())
+        fitting = [n for n in range(99) if (n * columns * nbits + 7) // 8 == (rows * columns * nbits + 7) // 8]
+        for shape in ((None, columns), (columns, None)):
+            found = unpack_tensor(data, dtype.lower(), shape)
+            assert found.size == max(fitting) * columns
+            assert found.reshape(-1)[: values.size].tolist() == values.reshape(-1).tolist()
 
 
 def test_packing_takes_arrays_of_any_layout():

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
+from ..values.arrays import sound_bools
 
 _NUMPY = "BOOL FLOAT16 FLOAT32 FLOAT64 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
 PLAIN = frozenset(DType[name] for name in _NUMPY.split())
@@ -39,7 +40,8 @@ def elements(
     dtype = tensor.mil_dtype
     tensor.place.account()
     if dtype in native:
-        return tensor.read(), None
+        array = tensor.read()
+        return sound_bools(array) if dtype is DType.BOOL else array, None
     if dtype is DType.STRING:
         import json
 
@@ -49,4 +51,7 @@ def elements(
     if (packed and dtype.is_sub_byte) or (dtype.nbits > 8 and DType[f"UINT{dtype.nbits}"] not in native):
         return tensor.read_packed(), {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
     array = tensor.read()
-    return array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)}
+    stored = array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}")
+    if dtype.is_sub_byte and stored.size and int(stored.max()) >> dtype.nbits:
+        stored = stored & ((1 << dtype.nbits) - 1)  # ml_dtypes ignores what is above: 0xFF is -1 in int4, as 0x0F is
+    return stored, {"dtype": str(dtype)}

@@ -22,7 +22,7 @@ from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.pending import map_settled
 from ..storage.transfer import write_at
-from ..values.arrays import copy_into
+from ..values.arrays import copy_into, sound_bools
 from ..wording import escape, shortened
 from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
@@ -480,6 +480,8 @@ def element_bytes(array: np.ndarray[Any, Any], text: str, dtype: np.dtype[Any]) 
     `array`: of `dtype`, or of one that `written_dtype` widens to it. `text`: TVM's name of `dtype`.
     """
     values = np.ascontiguousarray(array if array.dtype == dtype else array.astype(dtype)).reshape(-1).view(np.uint8)
+    if dtype.kind == "b":
+        return sound_bools(values.view(np.bool_)).view(np.uint8)
     if text not in PACKED:
         return values
     out = np.zeros(values.size, np.uint8)

@@ -88,7 +88,9 @@ _WIDER = {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8", "u
 def numpy_dtype(text: str) -> np.dtype[np.generic] | None:
     """Return the NumPy dtype of elements by TVM's name; None where milblob cannot read them. Little-endian."""
     found = _NUMPY.get(text)
-    return found.newbyteorder("<") if found is not None and found.isbuiltin == 1 else found
+    if found is None or found.isbuiltin == 2:
+        return found
+    return np.dtype(found.newbyteorder("<").str)  # NumPy's own where it is one, not an equal one
 
 
 def written_dtype(dtype: np.dtype[np.generic]) -> str:

@@ -137,7 +137,7 @@ class LazyTensor(Shown):
         Raises:
             BufferError: a dtype that NumPy does not export, such as bfloat16; a copy where copy=False. As `read`.
         """
-        if self.dtype.isbuiltin != 1 or self.dtype.kind == "O":
+        if self.dtype.isbuiltin == 2 or self.dtype.kind == "O":  # of ml_dtypes, or strings
             how = ""
             if self.mil_dtype in (DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2):
                 bits = f"int{self.mil_dtype.nbits}"

@@ -249,8 +249,11 @@ def read_to(dense: Dense, out: np.ndarray[Any, Any] | None, sources: Iterable[_c
     if out is None:
         return read(dense)
     require_fit(out, dense.dtype.numpy, dense.shape)
-    is_apart = not any(np.may_share_memory(np.asarray(memoryview(source)), out) for source in sources)
-    return read(dense, out) if out.flags.carray and is_apart else copy_into(out, read(dense))
+    into = np.asarray(out)  # of a subclass: parts of a matrix are matrices, two-dimensional even when it is reshaped
+    if not into.flags.carray or any(np.may_share_memory(np.asarray(memoryview(source)), into) for source in sources):
+        return copy_into(out, read(dense))
+    read(dense, into)
+    return out
 
 
 def read_key(dense: Dense, key: Any) -> Any:

@@ -123,6 +123,9 @@ def unpack_at(
         return _varints(buffer, field, dtype, at, payload, shape, out)
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
+        fewer = count - count % known if known else count  # the others may be padding bits of the last byte
+        if field == BYTES and dtype.nbytes(fewer) == payload:
+            count = fewer
         shape = _close(shape, known, count)
         known = prod(shape)  # type: ignore[arg-type]
     if count != known:
