@@ -201,6 +201,8 @@ def test_weights_that_share_are_listed(cli, tmp_path):
     status, out, err = cli(both, "-o", tmp_path / "c.mlpackage", "--dedupe=values", "--verify")
     assert status == 0 and out.count("same: ") == 2
     status, _, err = cli(target, "-o", tmp_path / "d.mlpackage", "--dedupe=values")
-    assert status == 0 and "nothing to share: " in err
+    assert status == 0 and "nothing to share: no weights have the same values in different forms" in err
+    status, _, err = cli(target, "-o", tmp_path / "e.mlpackage", "--dedupe=near")
+    assert status == 0 and "nothing to share: no different weights have nearly equal values" in err
     status, _, err = cli(both, "-o", both, "--force", "--dedupe=values", "--verify")
     assert status == 2 and "--verify: expected a result beside the model" in err

@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
         shared = f", {output.size(merged.shared_nbytes)} shared" if merged.shared_nbytes else ""
         count = output.plural(len(merged.functions), "function")
         verb = "to" if merged.done else "would go to"
-        more = f"; {sharing.shared_message(merged.shared)}" if arguments.dedupe else ""
+        more = f"; {sharing.shared_message(merged.shared, arguments.dedupe)}" if arguments.dedupe else ""
         output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, {verb} {merged.path}{more}")
     return 0
 
