@@ -174,7 +174,8 @@ def _print_plan(report: "RepackReport", everything: bool) -> None:
         for change in report.changes
         if change.actions or everything
     ]
-    tables.print_table(_PLAN, rows)
+    if rows:
+        tables.print_table(_PLAN, rows)
 
 
 def _place(change: "TensorChange") -> str:
