@@ -67,7 +67,8 @@ def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
         whole = _places(models, left)
         model, colon, function = left.rpartition(":")
         if not whole and not colon and len(models) > 1:
-            raise ValueError(f"--as {text}: expected MODEL:{text}, because there are {len(models)} models")
+            expected = f"MODEL={name}, or MODEL:FUNCTION={name}, with one of the models {', '.join(models)}"
+            raise ValueError(f"--as {text}: expected {expected}, got {left}")
         places = whole or (_places(models, model) if colon else [0])
         if not places:
             raise ValueError(f"--as {text}: expected one of the models {', '.join(models)}, got {model}")
