@@ -51,7 +51,9 @@ def test_a_histogram_is_of_one_tensor(ax, tmp_path):
     report = milblob.statistics(tmp_path / "w.npz", histogram=True)
     with milblob.open_arrays(tmp_path / "w.npz") as arrays:
         for source in (tmp_path / "w.npz", str(tmp_path / "w.npz"), arrays, report):
-            with pytest.raises(TypeError, match=r"^source: expected one tensor, such as model\[name\], an array or Stat"):
+            with pytest.raises(
+                TypeError, match=r"^source: expected one tensor, such as model\[name\], an array or Stat"
+            ):
                 milblob.plot.histogram(source, ax=ax)
         assert milblob.plot.histogram(arrays["a"], ax=ax) is milblob.plot.histogram(report["a"], ax=ax) is ax
 
