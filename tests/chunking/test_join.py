@@ -216,8 +216,8 @@ IMAGE = field(3, field(4, field(1, 2) + field(2, 2) + field(3, 10)))
 ERRORS = {
     "other types": ({"takes": "p", "gives": "q", "type_of": HALF}, milblob.ProgramError, "input 'p': expected tensor<fp32"),
     "no link": ({"takes": "z", "gives": "q"}, milblob.ProgramError, "that link it to the other models"),
-    "one output twice": ({"takes": "x", "gives": "p"}, milblob.ProgramError, "output 'p': expected in one of the models"),
-    "an output that is an input": ({"takes": "p", "gives": "x"}, milblob.ProgramError, "than that of an input of the whole"),
+    "one output twice": ({"takes": "x", "gives": "p"}, milblob.ProgramError, "'p': expected it from one of the models only"),
+    "an output that is an input": ({"takes": "p", "gives": "x"}, milblob.ProgramError, "a.mlpackage takes; list models in the"),
     "an image": ({"takes": "p", "gives": "q", "feature": IMAGE}, milblob.ProgramError, "expected an array"),
     "another opset": ({"takes": "p", "gives": "q", "opset": "CoreML7"}, milblob.UnsupportedError, "opset of function main"),
 }  # fmt: skip

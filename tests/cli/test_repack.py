@@ -7,6 +7,7 @@ import pytest
 
 import milblob
 from milblob.cli import main
+from paths import DEMO
 from peers import WITHOUT
 from repacking import (
     blobs_of,
@@ -131,7 +132,9 @@ def test_casts(cli, tmp_path):
     (["-k", "head*"], "-k: expected --cast, --decompress, --externalize, --inline or --dedupe=values, which it selects for,"),
     (["-k", "head*", "--dedupe"], "-k: expected --cast, "),
     (["--dedupe=near", "--min-sqnr", "nan"], "min_sqnr: expected a number of dB above 0, got nan"),
-    (["--dedupe=values", "--min-sqnr", "60"], "min_sqnr: expected dedupe='near', which it is about, got 'values'"),
+    (["--dedupe=values", "--min-sqnr", "60"], "min_sqnr: expected dedupe='near' (--dedupe=near), which it is about, got 'values'"),
+    (["--min-sqnr", "60"], "min_sqnr: expected dedupe='near' (--dedupe=near), which it is about, got none"),
+    (["--dedupe", "--base", "nowhere.npz"], "base: expected dedupe='near' (--dedupe=near), which it is about, got that of equal records"),
     (["--dedupe=near", "--base", "nowhere.npz"], "nowhere.npz"),
     (["--verify", "--dry-run"], "--verify: expected a result beside the model to compare with it, got none"),
     (["--overflow", "inf"], "--overflow: expected --cast, which it is about, got none"),
@@ -179,6 +182,11 @@ def test_output_has_no_escapes_of_files(cli, tmp_path):
     assert "\x1b" not in out + err and "w\\x1b[31m" in out
 
 
+def test_a_dry_run_that_changes_no_tensor_prints_no_table(cli, tmp_path):
+    status, out, err = cli(DEMO, "-o", tmp_path / "out.mlpackage", "--inline", "--dry-run")
+    assert (status, out) == (0, "") and "would go to" in err
+
+
 def test_weights_that_share_are_listed(cli, tmp_path):
     """A dry run has a row for each with its SQNR; --verify runs both models; nothing to share is said."""
     pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
@@ -201,6 +209,8 @@ def test_weights_that_share_are_listed(cli, tmp_path):
     status, out, err = cli(both, "-o", tmp_path / "c.mlpackage", "--dedupe=values", "--verify")
     assert status == 0 and out.count("same: ") == 2
     status, _, err = cli(target, "-o", tmp_path / "d.mlpackage", "--dedupe=values")
-    assert status == 0 and "nothing to share: " in err
+    assert status == 0 and "nothing to share: no weights have the same values in different forms" in err
+    status, _, err = cli(target, "-o", tmp_path / "e.mlpackage", "--dedupe=near")
+    assert status == 0 and "nothing to share: no different weights have nearly equal values" in err
     status, _, err = cli(both, "-o", both, "--force", "--dedupe=values", "--verify")
     assert status == 2 and "--verify: expected a result beside the model" in err

@@ -65,7 +65,7 @@ WRONG = {
     "a file that is there": (["-i", "named.npz", "-o", "one.npz"], "one.npz"),
     "states of a model without": (["-i", "named.npz", "--state-out", "s.npz"], "--state-out: expected a model with states"),
     "states given to one without": (["-i", "named.npz", "--state-in", "one.npz"], "--state-in: expected a model with states"),
-    "another function": (["-i", "named.npz", "--function", "other"], "the model has no function 'other' (it has main)"),
+    "another function": (["-i", "named.npz", "--function", "other"], "m.mlpackage has no function 'other' (it has main)"),
     "one file for two": (["-i", "named.npz", "-o", "s.npz", "--state-out", "s.npz"], "expected another file than -o"),
 }  # fmt: skip
 

@@ -29,6 +29,14 @@ def test_a_model_is_converted_and_the_result_is_printed(cli, demo, tmp_path):
     assert run(tmp_path / "n.onnx", {"tokens": np.zeros((1, 16), np.int32)})["logits"].shape == (1, 16, 96)
 
 
+def test_files_beside_the_result_are_named(cli, demo, tmp_path):
+    """Copies of weights; references and embedded weights make no file."""
+    for name, is_copied, options in (("a", False, ()), ("b", True, ("copy",)), ("c", False, ("embed",))):
+        _, _, err = cli("to-onnx", demo, "-o", tmp_path / f"{name}.onnx", *(("--weights", *options) if options else ()))
+        assert (f"to {tmp_path / name}.onnx and {tmp_path / name}.bin (18" in err) == is_copied
+        assert (tmp_path / f"{name}.bin").exists() == is_copied
+
+
 def test_errors_are_one_line_and_status_2(cli, demo, tmp_path):
     (tmp_path / "other").mkdir()
     for arguments in (["-o", tmp_path / "other" / "m.onnx"], ["-o", tmp_path / "m.onnx", "--opset", 17], []):

@@ -455,6 +455,12 @@ def test_wrong_options_are_refused(make, words):
     assert str(caught.value).startswith(words)
 
 
+@pytest.mark.parametrize("make", [Linear, lambda dtype: Palette(4, lut_dtype=dtype)])
+def test_a_dtype_that_is_none_is_refused_with_those_that_are(make):
+    with pytest.raises(TypeError, match="^dtype: expected int8, uint8, int4 or uint4, got 'int3'$"):
+        make("int3")
+
+
 @pytest.mark.parametrize(
     ("name", "advice"),
     [

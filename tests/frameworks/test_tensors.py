@@ -214,12 +214,27 @@ def test_a_module_takes_the_weights_by_a_mapping_of_match(torch):
     with torch.no_grad():
         module["out"].weight.copy_(torch.from_numpy(loaded["head_weight"].copy()))
         module["out"].bias.copy_(torch.from_numpy(loaded["head_bias"].copy()))
-    mapping = milblob.match(DEMO, module.state_dict()).mapping
+    mapping = milblob.match(DEMO, module.state_dict()).refit_mapping
     module.double().load_state_dict({name: torch.zeros_like(t) for name, t in module.state_dict().items()})
     missing, unexpected = milblob.torch.load_into(module, DEMO, mapping=mapping, strict=False)
     assert missing == [] and len(unexpected) == len(loaded) - 2
     assert module["out"].weight.dtype == torch.float64
     assert np.array_equal(module["out"].weight.detach().numpy(), loaded["head_weight"].astype(np.float64))
+
+
+def test_what_a_mapping_leaves_out_keeps_its_values_and_is_missing(torch, tmp_path):
+    """As refit_mapping does with folded weights; names in float16, and several weights that are equal or are not."""
+    path, one = tmp_path / "w.npz", np.ones((2, 2), np.float32)
+    milblob.save({"a_weight_to_fp16": one.astype(np.float16), "b1": one, "b2": one, "c1": one, "c2": one * 2}, path)
+    module = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.zeros(2, 2)) for name in ("a_weight", "b", "c")})
+    found = milblob.torch.load_into(module, path, mapping={"b": ["b1", "b2"], "c": None}, strict=False)
+    assert found == (["c"], ["c1", "c2"])
+    assert [module[name].sum().item() for name in ("a_weight", "b", "c")] == [4, 4, 0]
+    with pytest.raises(ValueError, match="c: expected equal weights, got c1 and c2, which differ"):
+        milblob.torch.load_into(module, path, mapping={"c": ["c1", "c2"]}, strict=False)
+    with pytest.raises(TypeError, match="mapping: expected a name, a list of names or None, got 3"):
+        milblob.torch.load_into(module, path, mapping={"c": 3}, strict=False)
+    assert module["c"].sum() == 0
 
 
 @pytest.mark.parametrize(

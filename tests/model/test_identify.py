@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from milblob.storage.foreign import ARRAY_COMMANDS, Foreign
 from other_files import LFS_POINTER, ONNX, OTHERS, TORCH, code_of, zip_of
 from paths import DATA
 from peers import WITHOUT
+from tvm_archives import files_of, tar_of
 
 CASE = DATA / "opset_ios17_fp16"
 PACKAGE, COMPILED = CASE / "model.mlpackage", CASE / "model.mlmodelc"
@@ -169,6 +171,29 @@ def test_directories_of_neither_kind(tmp_path):
     refused(tmp_path, "a directory with w.safetensors in it", f"give {tmp_path / 'w.safetensors'}")
     shutil.copytree(PACKAGE, tmp_path / "a.mlpackage")
     refused(tmp_path, "a directory with a.mlpackage in it", f"open {tmp_path / 'a.mlpackage'}")
+
+
+@pytest.mark.parametrize("version", [1, 5, 7])
+def test_an_archive_of_tvm_is_called_one(version, tmp_path):
+    """Also by commands that do not take it: to unpack it would not help. The commands that are named take it."""
+    tar, folder = tmp_path / "model.tar", tmp_path / "model"
+    tar.write_bytes(tar_of(files_of(version)))
+    with tarfile.open(tar) as archive:
+        archive.extractall(folder, filter="data")
+    for path in (tar, folder):
+        for change in (milblob.repack, milblob.compress):
+            with pytest.raises(milblob.MilblobError, match="(a tar archive|an unpacked archive of TVM) ") as caught:
+                change(path, tmp_path / "out", **({"recipe": "int8"} if change is milblob.compress else {}))
+            assert f"{ARRAY_COMMANDS.replace(' and', ',')}, check, refit and tvm take it)" in str(caught.value)
+        for words in (["ls", path], ["check", path], ["report", path, "-o", f"{path}.html"], ["tvm", "ls", path]):
+            assert main([*map(str, words), "-q"]) == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_compress_names_the_kind_of_file_too(name, path_of, tmp_path):
+    with pytest.raises(milblob.MilblobError, match=r"^compress: expected a \.mlpackage or \.mlmodelc, got ") as caught:
+        milblob.compress(path_of(name), tmp_path / "out", "int8")
+    assert OTHERS[name][2] in str(caught.value) and not (tmp_path / "out").exists()
 
 
 def test_a_saved_model_of_tensorflow(tmp_path):

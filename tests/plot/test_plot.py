@@ -46,6 +46,18 @@ def test_histogram_of_integers_constants_and_nothing(ax):
         milblob.plot.histogram(milblob.statistics(np.arange(3)), ax=ax)
 
 
+def test_a_histogram_is_of_one_tensor(ax, tmp_path):
+    np.savez(tmp_path / "w.npz", a=np.arange(3.0))
+    report = milblob.statistics(tmp_path / "w.npz", histogram=True)
+    with milblob.open_arrays(tmp_path / "w.npz") as arrays:
+        for source in (tmp_path / "w.npz", str(tmp_path / "w.npz"), arrays, report):
+            with pytest.raises(
+                TypeError, match=r"^source: expected one tensor, such as model\[name\], an array or Stat"
+            ):
+                milblob.plot.histogram(source, ax=ax)
+        assert milblob.plot.histogram(arrays["a"], ax=ax) is milblob.plot.histogram(report["a"], ax=ax) is ax
+
+
 def test_histogram_of_a_tensor_has_its_name(ax):
     with milblob.open(DEMO) as model:
         milblob.plot.histogram(model["embedding_weight"], ax=ax)

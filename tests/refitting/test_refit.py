@@ -192,6 +192,12 @@ def test_problems_of_one_kind_are_counted(tmp_path, capsys):
         "transformer.layers_0_norm1_bias, transformer.layers_0_attention_query_weight and 63 more): `milblob match` "
         "finds which weight an array is for"
     )
+    del renamed["head_bias"]  # no array has the name of a weight: the converter renamed them
+    with pytest.raises(ValueError, match="finds which weight .* trained further, --base ORIGINAL .base=. finds how"):
+        milblob.refit(DEMO, renamed, dry_run=True)
+    factors = {f"base_model.model.fc.lora_{one}.weight": np.zeros((4, 4), "f4") for one in "AB"}
+    with pytest.raises(ValueError, match="factors of a LoRA adapter: give its folder, with adapter_config.json, and"):
+        milblob.refit(DEMO, factors, dry_run=True)
     compressed = DATA / "palette_4bit" / "model.mlpackage"
     with milblob.open(compressed) as model:
         names = [name for name, tensor in model.items() if tensor.compression]

@@ -1,9 +1,11 @@
 """Every command and function that reads gives the same of a URL as of the local files, and shows no private path."""
 
 import contextlib
+import ftplib
 import io
 import random
 import re
+import socket
 from shutil import make_archive
 
 import fsspec
@@ -214,6 +216,17 @@ def test_unknown_scheme_and_missing_extra_are_refused(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(ImportError, match=r"fsspec is not installed.*extra remote"):
         milblob.open("memory://m.mlpackage")
+
+
+@pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), ftplib.error_perm("530 s3cr3t")])
+def test_a_file_system_that_cannot_be_opened_is_named(failure, monkeypatch):
+    def fail(url, **options):
+        raise failure
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fail)
+    status, _, error = run("ls", "ftp://me:s3cr3t@host/m.mlpackage")
+    assert status == 2 and "ftp://host/m.mlpackage" in error and "file system that can be opened, got " in error
+    assert "s3cr3t" not in error and error.count("\n") == 1
 
 
 def test_version_that_changes_in_a_file_system_is_refused(tmp_path):

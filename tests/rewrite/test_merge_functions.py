@@ -552,7 +552,8 @@ def test_command_of_wrong_names(cli, pair, tmp_path):
 
     fails("--as main: expected MODEL=NAME or [MODEL:]FUNCTION=NAME", "--as", "main")
     fails("--as =x: expected MODEL=NAME or [MODEL:]FUNCTION=NAME", "--as", "=x")
-    fails("--as main=x: expected MODEL:main=x, because there are 2 models", "--as", "main=x")
+    words = f"--as main=x: expected MODEL=x, or MODEL:FUNCTION=x, with one of the models {pair[0]}, {pair[1]}, got main"
+    fails(words, "--as", "main=x")
     fails(
         f"--as other.mlpackage:main=x: expected one of the models {pair[0]}, {pair[1]}, got other.mlpackage",
         "--as",

@@ -332,6 +332,9 @@ def test_models_with_other_inputs_or_outputs_are_refused(demo, tmp_path):
     wide = save(tmp_path / "w.mlpackage", lambda x: mb().abs(x=x, name="y"), {"x": np.zeros(3, np.float32)})
     with pytest.raises(ValueError, match=r"input x: expected the same shape in both models, got float32 \[2\] and"):
         milblob.verify(path, wide)
+    after = save(tmp_path / "z.mlpackage", lambda y: mb().abs(x=y, name="z"), {"y": np.zeros(2, np.float32)})
+    with pytest.raises(ValueError, match="got y only in B; list models in the order in which they run$"):
+        milblob.verify(other, [after, path])
 
 
 def test_real_models_run_or_are_refused_by_operation():

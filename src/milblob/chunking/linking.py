@@ -78,12 +78,9 @@ def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface
         for name, kind in _inputs(stage):
             if isinstance(kind, StateType):
                 if name in found.states:
-                    message = (
-                        f"state {name!r}: expected in one of the models, got it in {stages[found.states[name]].path}"
-                    )
-                    raise ProgramError(
-                        escape(f"{message} too; as one state it would keep other values"), file=stage.path
-                    )
+                    other = stages[found.states[name]].path
+                    message = f"state {name!r}: expected it in one of the models only, got it in {other} too"
+                    raise ProgramError(escape(f"{message}; as one state it would keep other values"), file=stage.path)
                 found.states[name] = number
                 continue
             if name in types and types[name] != kind:
@@ -100,10 +97,13 @@ def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface
                     found.outputs.setdefault(name, number)
                     continue
                 message = f"output {name!r}: expected another name than that of an input of the whole, got the same"
+                if (taker := found.inputs[name]) < number:
+                    message += f" as {stages[taker].path} takes; list models in the order in which they run"
                 raise ProgramError(escape(message), file=stage.path)
             taken = {link for (_, link), maker in found.linked.items() if maker == made.get(name)}
             if name in made and name not in taken:
-                message = f"output {name!r}: expected in one of the models, got it in {stages[made[name]].path} too"
+                other = stages[made[name]].path
+                message = f"output {name!r}: expected it from one of the models only, got it from {other} too"
                 raise ProgramError(escape(message), file=stage.path)
             made[name], types[name] = number, kind
     consumed = {(name, maker) for (_, name), maker in found.linked.items()}

@@ -13,6 +13,7 @@ from ..arguments import as_path, require, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
 from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
+from ..model.identify import identify
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, least, plain
@@ -22,6 +23,7 @@ from ..rewrite.parts import CompressedWeight, WeightParts
 from ..rewrite.repack import Repacking
 from ..selection import selector
 from ..storage import paths
+from ..storage.foreign import Foreign, refusal
 from ..storage.output import NewDirectory, NewFile
 from ..storage.scratch import Scratch
 from ..values.strided import Empty
@@ -343,12 +345,15 @@ def as_choice(recipe: Any) -> Recipe | Goal | CompressPlan | None:
 
 
 def require_directory(source: Any) -> str:
-    """Return the path of a package or compiled model. Raises: UnsupportedError: something else. TypeError: no path."""
+    """Return the path of a package or compiled model. Raises: MilblobError: something else. TypeError: no path."""
     source = source_of(source)
     require("source", source, str | os.PathLike, "the path of a model")
     path = as_path(source).rstrip("/") or "/"
     if not paths.is_directory(path) and paths.is_there(path):
-        raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=path)
+        expected, found = "compress: expected a .mlpackage or .mlmodelc", identify(path)
+        if isinstance(found, Foreign):
+            raise refusal(found, expected, path)
+        raise UnsupportedError(f"{expected}, got a file", file=path)
     return path
 
 

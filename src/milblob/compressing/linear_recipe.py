@@ -50,7 +50,10 @@ class Linear(Recipe):
 
     def __post_init__(self) -> None:
         is_bits = self.dtype in (4, 8) and not isinstance(self.dtype, bool)
-        target = as_dtype(f"int{self.dtype}" if is_bits else self.dtype)
+        try:
+            target = as_dtype(f"int{self.dtype}" if is_bits else self.dtype)
+        except TypeError:
+            raise TypeError(f"dtype: expected int8, uint8, int4 or uint4, got {self.dtype!r:.100}") from None
         if target not in quantize.DTYPES:
             raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
         set_options(self, dtype=target.name.lower())

@@ -112,4 +112,4 @@ def _other(path: str) -> Foreign | None:
         return None if is_own or (suffix, found.name) == (".npz", "zip") else found
     if found not in ("mlpackage", "mlmodelc", "mil") and not path.endswith(".mlmodel"):
         return None
-    return Foreign("model", "a Core ML model", f"milblob convert {path} -o writes its tensors to a file")
+    return Foreign("model", "a Core ML model", f"milblob convert {path} -o OUT.npz writes its tensors to a file")

@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..arguments import as_mapping, require_flags
+import numpy as np
+
+from ..arguments import Names, as_mapping, names_in, require_flags
 from ..closeness import hint
 from ..dtypes import DType
 from ..errors import UnsupportedError
@@ -89,7 +91,7 @@ def load_into(
     module: Any,
     source: Any,
     *,
-    mapping: Mapping[str, str] | None = None,
+    mapping: Mapping[str, Names] | None = None,
     strict: bool = True,
     assign: bool = False,
     select: Select = None,
@@ -102,13 +104,14 @@ def load_into(
     """Read the weights of a model into the parameters and buffers of a torch.nn.Module.
 
     A weight belongs to the parameter of the same name, or of the name that coremltools makes of it: "layers.0.weight"
-    is "layers_0_weight" in a model.
+    is "layers_0_weight" in a model, or "layers_0_weight_to_fp16".
 
     Args:
         module: to be changed; not at all after an error.
         source, select, constants, mmap, max_nbytes, storage_options, cache: as for `load`.
         mapping: name in the module -> name in the model, where they have other names: such as
-            `milblob.match(source, module.state_dict()).mapping`.
+            `milblob.match(source, module.state_dict()).refit_mapping`. None leaves a parameter as it is, such as one
+            that the converter transposed or folded something into. Of several names all weights must be equal.
         strict: raise if a parameter has no weight, or a weight no parameter.
         assign: make the loaded tensors themselves the parameters, in the dtypes of the model and without a copy; else
             copy the values, with a cast to the dtype of each parameter.
@@ -118,7 +121,8 @@ def load_into(
         As in safetensors, a parameter that shares its memory with a loaded one is not missing.
 
     Raises:
-        ValueError: names that do not fit, with `strict`; a weight of another shape. As `load`.
+        ValueError: names that do not fit, with `strict`; a weight of another shape; weights of one parameter that
+            differ. As `load`.
 
     Examples:
         >>> import torch
@@ -134,8 +138,8 @@ def load_into(
     state = module.state_dict()
     options: dict[str, Any] = {"constants": constants, "mmap": mmap, "max_nbytes": max_nbytes}
     with opened(source, select, **options, storage_options=storage_options, cache=cache) as tensors:
-        named = _named(state, tensors, given)
-        unexpected = sorted(tensors.keys() - named.values())
+        named, others = _named(state, tensors, given)
+        unexpected = sorted(tensors.keys() - named.values() - {name for names in others.values() for name in names})
         missing = _missing(state, named)
         if strict and (missing or unexpected):
             raise ValueError(_misfit(missing, unexpected))
@@ -143,6 +147,10 @@ def load_into(
             if tuple(state[target].shape) != tensors[name].shape:
                 wanted = list(state[target].shape)
                 raise ValueError(f"{target}: expected shape {wanted}, got {list(tensors[name].shape)} of {name}")
+        for target, names in others.items():
+            for name in names:
+                if not _is_equal(tensors[named[target]], tensors[name]):
+                    raise ValueError(f"{target}: expected equal weights, got {named[target]} and {name}, which differ")
         memory = WritableArrays()
         values = {
             target: of_array(torch, memory.array(tensors[name]), tensors[name], "cpu") for target, name in named.items()
@@ -152,20 +160,30 @@ def load_into(
     return missing, unexpected
 
 
-def _named(state: Mapping[str, Any], tensors: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    """Return name in the module -> name in the model."""
-    named = {}
-    for target, name in given.items():
+def _named(
+    state: Mapping[str, Any], tensors: Mapping[str, Any], given: Mapping[str, Names]
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return name in the module -> name in the model, and -> further names, of weights that must be equal."""
+    named, others = {}, {}
+    for target, names in given.items():
         if target not in state:
             raise ValueError(f"mapping: the module has no {target!r:.200}{hint(target, state)}")
-        if name in tensors:  # else it is not selected
-            named[target] = name
+        found = [name for name in names_in(names) if name in tensors]  # the others are not selected
+        if found:
+            named[target], others[target] = found[0], found[1:]
     for target in state.keys() - given.keys():
-        alike = (target, re.sub(r"\W", "_", target))
-        found = next((name for name in alike if name in tensors), None)
-        if found is not None:
-            named[target] = found
-    return {target: named[target] for target in state if target in named}
+        plain = re.sub(r"\W", "_", target)
+        name = next((name for name in (target, plain, f"{plain}_to_fp16") if name in tensors), None)
+        if name is not None:
+            named[target] = name
+    return {target: named[target] for target in state if target in named}, others
+
+
+def _is_equal(a: LazyTensor, b: LazyTensor) -> bool:
+    if (a.mil_dtype, a.shape) != (b.mil_dtype, b.shape):
+        return False
+    first, second = (np.ascontiguousarray(one.read()).reshape(-1).view(np.uint8) for one in (a, b))
+    return np.array_equal(first, second)
 
 
 def _missing(state: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:

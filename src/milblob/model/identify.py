@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments import as_path
 from ..storage import paths
-from ..storage.foreign import Foreign, bundle, foreign, is_onnx_head, onnx_model
+from ..storage.foreign import Foreign, bundle, foreign, is_onnx_head, onnx_model, unpacked_archive
 from ..storage.mapped import MappedFile
 from .listing import HEAD_NBYTES, is_listing
 
@@ -88,6 +88,8 @@ def identify_directory(path: str) -> str | Foreign | None:
     if path.rstrip("/\\").endswith((".aimodelc", ".aimodelx")) or has("main-universal.odix"):
         message = "a compiled bundle of Core AI, which milblob does not read"
         return Foreign("aimodelc", message, "give the .aimodel that it was made from")
+    if has("metadata.json") and has("codegen"):
+        return unpacked_archive()
     around = paths.above(path, PACKAGES)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")

@@ -37,8 +37,8 @@ _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile 
 class Functions(Mapping[str, "Function"]):
     """The functions of a model, in Program order: a mapping from their names. Each is made on access."""
 
-    def __init__(self, programs: Sequence[OpenProgram]) -> None:
-        self._programs = programs
+    def __init__(self, programs: Sequence[OpenProgram], where: str = "the model") -> None:
+        self._programs, self._where = programs, where
         self._names = {
             program.prefix + name: program for program in programs for name, _, _ in program.scan.table.functions
         }
@@ -50,7 +50,7 @@ class Functions(Mapping[str, "Function"]):
         """
         program = self._names.get(name)
         if program is None:
-            raise KeyError(unknown("function", name, self, "the model"))
+            raise KeyError(unknown("function", name, self, self._where))
         return program.view.functions[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -210,7 +210,7 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
     @property
     def functions(self) -> Functions:
         """A mapping from names, "model0/main" in a pipeline, to the `Function`s, in Program order."""
-        return Functions(self.parts)
+        return Functions(self.parts, self.path or "the model")
 
     @property
     def views(self) -> tuple["ModelView", ...]:

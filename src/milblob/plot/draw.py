@@ -2,6 +2,8 @@
 
 import contextlib
 import math
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from ..analysis.diff import Diff
@@ -22,7 +24,7 @@ def histogram(source: Any, *, ax: Any = None, log: bool = False) -> Any:
     """Draw the histogram of a tensor's finite values.
 
     Args:
-        source: as for `milblob.statistics`; or Statistics that have a histogram.
+        source: a tensor or an array; or Statistics that have a histogram.
         ax: axes to draw to; None makes new ones.
         log: count on a logarithmic scale, so that single outliers are seen.
 
@@ -30,9 +32,13 @@ def histogram(source: Any, *, ax: Any = None, log: bool = False) -> Any:
         The axes.
 
     Raises:
-        ImportError: the extra `plot` is not installed. ValueError: Statistics without a histogram. As `statistics`.
+        ImportError: the extra `plot` is not installed. ValueError: Statistics without a histogram. TypeError: a model,
+        a file of arrays, or what `statistics` returns for one: they have several tensors. As `statistics`.
     """
     require_flags(log=log)
+    if isinstance(source, str | os.PathLike | Mapping):
+        kind = type(source).__name__
+        raise TypeError(f"source: expected one tensor, such as model[name], an array or Statistics, got {kind}")
     ax = _axes(ax)
     found = source if isinstance(source, Statistics) else statistics(source, histogram=True, distinct=False)
     if found.histogram is None:

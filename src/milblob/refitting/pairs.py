@@ -23,6 +23,8 @@ from ..wording import escape, some
 from .problems import ERRORS, Problems
 
 MATCH = "`milblob match` finds which weight an array is for"
+_BASE = f"{MATCH}; of a checkpoint that was trained further, --base ORIGINAL (base=) finds how each weight was made"
+_FACTORS = "factors of a LoRA adapter: give its folder, with adapter_config.json, and --base (base=)"
 _CAST = "add --cast (cast=True)"
 _REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
 
@@ -93,10 +95,12 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
             except ERRORS as error:
                 if how.is_selected(new):
                     problems.add(error)
+    remedy = MATCH if items or problems or len(lacking) == 1 else _BASE  # not one array has a weight of its name
     for old, new, cause in lacking:
         is_only = len(lacking) == 1 and not cause.args[0]
         message = cause.args[0] or unknown("weight", new, weight_names(model) if is_only else (), model.path)
-        problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(message))
+        advice = _FACTORS if ".lora_A." in old or ".lora_B." in old else remedy
+        problems.add_kind(f"arrays with names that {model.path} lacks", advice, old, KeyError(message))
     for item in counter.noting(items):
         try:
             _require_fit(item, how, problems)

@@ -169,6 +169,11 @@ def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, st
     except TypeError:
         names = ", ".join(map(str, options)) or "none"
         raise ValueError(f"storage options of {text}: expected those of its file system, got {names}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # such as a host that is unknown, whose error names no file, or a login that is refused
+        what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise OSError(errno.EIO, f"expected a file system that can be opened, got {what}", text) from None
     path = path.rstrip("/")
     directory, _, name = path.rpartition("/")
     whole = text.rstrip("/")

@@ -48,7 +48,8 @@ def as_sharing(dedupe: bool | str, min_sqnr: float | None, base: Any) -> Sharing
         require_flags(dedupe=dedupe)
     if dedupe != "near":
         for name in (name for name, value in (("min_sqnr", min_sqnr), ("base", base)) if value is not None):
-            raise ValueError(f"{name}: expected dedupe='near', which it is about, got {dedupe!r}")
+            got = repr(dedupe) if isinstance(dedupe, str) else "that of equal records" if dedupe else "none"
+            raise ValueError(f"{name}: expected dedupe='near' (--dedupe=near), which it is about, got {got}")
         return Sharing() if dedupe == "values" else None
     least = _MIN_SQNR if min_sqnr is None else as_float("min_sqnr", min_sqnr)
     if not 0 < least < math.inf:

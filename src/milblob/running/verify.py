@@ -310,7 +310,10 @@ def _require_alike(first: Session, second: Session) -> None:
                 sides[side] = []
         words = [f"{', '.join(names)} only in {side}" for side, names in sides.items() if names]
         if words:
-            raise ValueError(escape(f"{what}: expected the same of both models, got {' and '.join(words)}"))
+            chains = [(sides[side], one) for side, one in (("A", first), ("B", second)) if one.is_chain]
+            is_late = what == "inputs" and any(not one.outputs.keys().isdisjoint(names) for names, one in chains)
+            more = "; list models in the order in which they run" if is_late else ""
+            raise ValueError(escape(f"{what}: expected the same of both models, got {' and '.join(words)}{more}"))
     for name, one in first.inputs.items():
         other = second.inputs[name]
         sizes = zip(one.shape, other.shape, strict=False)

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 from ..errors import FormatError, UnsupportedError
 from .mapped import MappedFile
 
-ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match and convert"
+ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match, report and convert"
 """The commands that take files of arrays."""
+
+_WITH_CHECK = f"{ARRAY_COMMANDS.replace(' and', ',')}, check"
+_ARCHIVE_COMMANDS = f"{_WITH_CHECK}, refit and tvm"
 
 _HEAD_NBYTES = 1024
 _MEMBERS = 64  # of a zip archive, whose names are looked at
@@ -55,7 +58,8 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
         if head.startswith(magic):
             return Foreign("compressed", f"a file that {tool} compressed", f"decompress it first: {command} {name}")
     if head[257:262] == b"ustar":
-        return Foreign("tar", "a tar archive", f"unpack it first: tar xf {name}")
+        advice = f"unpack it first: tar xf {name}; if TVM made it, {_ARCHIVE_COMMANDS} take it"
+        return Foreign("tar", "a tar archive", advice)
     if head.startswith(_LEGACY_PYTORCH):
         return Foreign("pytorch", "a PyTorch file of the old form", _PYTORCH)
     if re.match(rb"\x80[\2-\5]", head) and (head[1] < 4 or head[2:3] == b"\x95"):
@@ -126,8 +130,13 @@ def bytecode(name: str | None) -> Foreign:
 
 def bundle(name: str | None) -> Foreign:
     """Return the description of a bundle of Core AI, with advice."""
-    advice = f"{ARRAY_COMMANDS.removesuffix(' and pack')}, check, refit and repack take it"
+    advice = f"{_WITH_CHECK}, refit and repack take it"
     return Foreign("aimodel", "a bundle of Apple's Core AI, which is not a Core ML model", advice)
+
+
+def unpacked_archive() -> Foreign:
+    """Return the description of the directory of an archive of TVM, with advice."""
+    return Foreign("directory", "an unpacked archive of TVM", f"{_ARCHIVE_COMMANDS} take it")
 
 
 def _arrays(suffix: str, description: str, name: str) -> Foreign:

@@ -93,7 +93,8 @@ class Archive:
 
     def _require_tar(self, head: bytes, name: str | None) -> None:
         if head.startswith(PARAMS_MAGIC):
-            message = "archive: expected a tar, a gzipped one or a directory, got a .params file (read_params takes it)"
+            message = "archive: expected a tar, a gzipped one or a directory, got a .params file"
+            message += " (milblob ls lists it, tvm.read_params reads it)"
             raise UnsupportedError(message, offset=0, file=name)
         other = next((message for magic, message in _OTHERS.items() if head.startswith(magic)), None)
         if other is not None:

@@ -42,7 +42,8 @@ _KINDS = (_PRUNINGS, _PALETTES, _DTYPES)  # in the order in which several are ap
 _ALONE = (*compress_goals.KINDS, "recipe")
 _LINEAR, _PALETTE = "--int8, --uint8, --int4 or --uint4", "--palette or --unique"
 _BELONGS_TO = {
-    "block": f"{_LINEAR} or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR, "search": _LINEAR,
+    "block": "--int8, --uint8, --int4, --uint4 or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR,
+    "search": _LINEAR,
     "group": _PALETTE, "uniform": "--palette", "vector": _PALETTE, "scale": _PALETTE,
     "axis": f"{_PALETTE} with --group, --vector or --scale",
     "dim": "--n-m, or --sparsity with --block", "min_sparsity": "--threshold",

@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
         shared = f", {output.size(merged.shared_nbytes)} shared" if merged.shared_nbytes else ""
         count = output.plural(len(merged.functions), "function")
         verb = "to" if merged.done else "would go to"
-        more = f"; {sharing.shared_message(merged.shared)}" if arguments.dedupe else ""
+        more = f"; {sharing.shared_message(merged.shared, arguments.dedupe)}" if arguments.dedupe else ""
         output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, {verb} {merged.path}{more}")
     return 0
 
@@ -67,7 +67,8 @@ def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
         whole = _places(models, left)
         model, colon, function = left.rpartition(":")
         if not whole and not colon and len(models) > 1:
-            raise ValueError(f"--as {text}: expected MODEL:{text}, because there are {len(models)} models")
+            expected = f"MODEL={name}, or MODEL:FUNCTION={name}, with one of the models {', '.join(models)}"
+            raise ValueError(f"--as {text}: expected {expected}, got {left}")
         places = whole or (_places(models, model) if colon else [0])
         if not places:
             raise ValueError(f"--as {text}: expected one of the models {', '.join(models)}, got {model}")

@@ -89,7 +89,7 @@ def run(arguments: Namespace) -> int:
             print()
             sharing.print_shared(report.shared)
     if not arguments.quiet:
-        _summary(report, isinstance(arguments.dedupe, str))
+        _summary(report, arguments.dedupe)
         for found in verified:
             print_report(found)
     return status
@@ -174,7 +174,8 @@ def _print_plan(report: "RepackReport", everything: bool) -> None:
         for change in report.changes
         if change.actions or everything
     ]
-    tables.print_table(_PLAN, rows)
+    if rows:
+        tables.print_table(_PLAN, rows)
 
 
 def _place(change: "TensorChange") -> str:
@@ -183,7 +184,7 @@ def _place(change: "TensorChange") -> str:
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 
-def _summary(report: "RepackReport", is_shared: bool) -> None:
+def _summary(report: "RepackReport", dedupe: bool | str) -> None:
     counts = ", ".join(f"{action} {count}" for action, count in sorted(report.counts().items()))
     lost = [("overflow", "too large"), ("nan", "NaN"), ("underflow", "to zero")]
     for key, words in lost:
@@ -191,7 +192,7 @@ def _summary(report: "RepackReport", is_shared: bool) -> None:
         if total:
             counts += f", {output.plural(total, 'element')} {words}"
     verb = "to" if report.done else "would go to"
-    more = f"; {sharing.shared_message(report.shared)}" if is_shared else ""
+    more = f"; {sharing.shared_message(report.shared, dedupe)}" if isinstance(dedupe, str) else ""
     output.say(
         f"{output.plural(len(report.changes), 'tensor')}, {output.size(report.nbytes)} -> "
         f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}{more}"

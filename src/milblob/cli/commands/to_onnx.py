@@ -107,7 +107,22 @@ def _print(model: "ir.Model", arguments: Namespace) -> None:
         if arguments.zipmap and "milblob.classifier" not in model.metadata_props:
             output.say("--zipmap has no effect: the model is not a classifier")
         nodes, nbytes = output.plural(len(model.graph), "node"), os.path.getsize(arguments.output)
-        output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}")
+        beside = _files_beside(model, arguments.output) if copied or arguments.weights == "copy" else []
+        more = "".join(f" and {name} ({output.size(size)})" for name, size in beside)
+        output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}{more}")
+
+
+def _files_beside(model: "ir.Model", path: str) -> list[tuple[str, int]]:
+    """Return the files that were written beside the .onnx file, and their sizes: copies of weights, decoded weights."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    names = {str(getattr(tensor, "location", "")) for tensor in tensors}
+    stem = os.path.splitext(os.path.basename(path))[0]
+    found = [os.path.join(os.path.dirname(path), name) for name in sorted(names) if _is_beside(name, stem)]
+    return [(name, os.path.getsize(name)) for name in found]
+
+
+def _is_beside(name: str, stem: str) -> bool:
+    return name.startswith(f"{stem}.") and name.endswith(".bin")
 
 
 def _convert(path: str, arguments: Namespace) -> "ir.Model":

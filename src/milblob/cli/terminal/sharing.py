@@ -26,10 +26,12 @@ def print_shared(shared: "Sequence[SharedWeight]") -> None:
         print_table(_COLUMNS, [_cells(row) for row in shared])
 
 
-def shared_message(shared: "Sequence[SharedWeight]") -> str:
-    """Return how many weights share, for the summary of a command."""
+def shared_message(shared: "Sequence[SharedWeight]", dedupe: str) -> str:
+    """Return how many weights share, for the summary of a command. `dedupe`: "values" or "near"."""
     near = [row.sqnr for row in shared if math.isfinite(row.sqnr)]
     if not shared:
+        if dedupe == "near":
+            return "nothing to share: no different weights have nearly equal values"
         return "nothing to share: no weights have the same values in different forms"
     counts = [f"{output.plural(len(shared) - len(near), 'weight')} of equal values"] * (len(shared) > len(near))
     if near:
