@@ -299,7 +299,9 @@ class BlobWriter:
             if found.nbytes <= _SMALL_NBYTES:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)
-            _, data_offset = _codec.blob_place(self._records.end, self._records.align)
+            offset, data_offset = _codec.blob_place(self._records.end, self._records.align)
+            if not self._records.takes:  # mode "a": if this fails, what was copied is to be removed
+                self._marked = offset
             with naming(self.path, self._fd, data_offset + found.nbytes):
                 copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
             return self._add(found.dtype, found.count, None, found.nbytes)
