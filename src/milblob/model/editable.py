@@ -256,11 +256,7 @@ class EditableModel(Model):
         if kind is None:
             self.close()
         else:
-            self._turn.acquire()  # waits for a writing thread
-            try:
-                self._release()
-            finally:
-                self._turn.release()
+            self._turn.when_free(self._release)  # waits for a writing thread
 
     def _release(self) -> None:
         try:
