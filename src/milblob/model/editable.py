@@ -255,6 +255,8 @@ class EditableModel(Model):
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is None:
             self.close()
+        elif self._pid != os.getpid():  # no other thread is in a forked process, not even one that had the turn
+            self._release()
         else:
             self._turn.when_free(self._release)  # waits for a writing thread
 
