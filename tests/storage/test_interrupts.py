@@ -14,6 +14,7 @@ import milblob
 import milblob.storage.output
 from editable_packages import assign, left, make_package, recovered_number
 from faults import temporaries
+from milblob.compat.storage import _BlobStorageWriter
 from milblob.storage.locks import locked_directory
 from milblob.storage.output import NewDirectory, NewFile, together
 from milblob.storage.temporary import remove_tree
@@ -241,6 +242,25 @@ def test_filling_goes_on(tmp_path):
             is_more = interrupted(functools.partial(writer.fill, offset, b"def", 3), number)
             writer.fill(offset, b"defghi", 3)
         assert milblob.BlobReader(tmp_path / "file").read(offset).tobytes() == b"abcdefghi"
+        number += 1
+    assert number > 10
+
+
+def test_writer_for_coremltools_goes_on(tmp_path):
+    """The record is there and counted, or nothing is."""
+    path, arrays = tmp_path / "file", [np.arange(n, dtype="<f4") for n in (3, 5, 7)]
+    number, is_more = 0, True
+    while is_more:
+        writer = _BlobStorageWriter(str(path))
+        writer.write_float_data(arrays[0])
+        is_more = interrupted(functools.partial(writer.write_float_data, arrays[1]), number)
+        writer.write_float_data(arrays[2])
+        with milblob.BlobReader(path) as reader:
+            found = [reader.read(record).size for record in reader]
+        assert found in ([3, 7], [3, 5, 7]), number
+        with milblob.BlobWriter(tmp_path / "right") as right:
+            right.write_many(arrays[size // 2 - 1] for size in found)
+        assert path.read_bytes() == (tmp_path / "right").read_bytes(), number
         number += 1
     assert number > 10
 

@@ -432,7 +432,7 @@ class BlobWriter:
         """
         fd, new, self._records.takes = self._fd, self._new, False
         self._fd, self._new = -1, None
-        try:  # no call before: Ctrl-C comes after one, and nobody else closes the file
+        try:  # no call before it: Ctrl-C comes after one, and the file would remain open
             if new is not None:
                 fd = -1
                 new.discard()  # does nothing after `commit`
