@@ -379,7 +379,8 @@ class BlobWriter:
             return
         self._require_process()
         with self._turn:
-            self._require_open()
+            if self._fd < 0:  # another thread has just closed it
+                return
             has_more = self._records.count > self._count_before
             try:
                 for offset, (_, nbytes, done) in self._reserved.items():
