@@ -512,7 +512,8 @@ def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
     nbytes = 0
     for array in arrays:
         batch.append(array)
-        nbytes += getattr(array, "nbytes", 0) + 128
+        size = getattr(array, "nbytes", 0)
+        nbytes += (size if isinstance(size, int) else 0) + 128
         if nbytes >= _BUFFER_NBYTES:
             yield batch
             batch, nbytes = [], 0
