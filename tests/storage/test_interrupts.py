@@ -15,7 +15,7 @@ import milblob.storage.output
 from editable_packages import assign, left, make_package, recovered_number
 from faults import temporaries
 from milblob.compat.storage import _BlobStorageWriter
-from milblob.storage.locks import locked_directory
+from milblob.storage.locks import is_held, locked_directory
 from milblob.storage.output import NewDirectory, NewFile, together
 from milblob.storage.temporary import remove_tree
 from thorough import sized
@@ -95,6 +95,24 @@ def test_file(tmp_path, monkeypatch, tmpfile, force):
     for number in at_every_place(replace):
         assert not path.exists() or path.read_bytes() == b"new", number
         assert temporaries(tmp_path) == [], number
+        path.unlink(missing_ok=True)
+
+
+def test_file_that_keeps_its_lock(tmp_path):
+    """Nothing has the lock once the object is gone."""
+    path = tmp_path / "out"
+
+    def write():
+        new = NewFile(str(path), held=True)
+        os.write(new.fd, b"new")
+        new.commit()
+        new.release()
+
+    for number in at_every_place(write):
+        gc.collect()
+        if path.exists():
+            with open(path, "rb") as file:
+                assert not is_held(file.fileno()), number
         path.unlink(missing_ok=True)
 
 
