@@ -96,6 +96,19 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent(package):
     assert np.array_equal(milblob.load(package)[name], values)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_before_a_model_has_anything(package, monkeypatch):
+    def stop():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(milblob.model.editable.os, "getpid", stop)
+        with pytest.raises(KeyboardInterrupt):
+            milblob.model.editable.EditableModel(package)
+    with milblob.open(package, "r+"):
+        pass
+
+
 def test_reading_while_another_thread_writes(package):
     """Who looks up by name finds every name all the time, and elements that are the old ones or the new ones."""
     with milblob.open(package, "r+") as model:

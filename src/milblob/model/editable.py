@@ -277,7 +277,8 @@ class EditableModel(Model):
                 os.close(fd)
 
     def __del__(self) -> None:
-        self._unlock()
+        if hasattr(self, "_pid"):  # else Ctrl-C came before it had anything
+            self._unlock()
 
     def _unlock(self) -> None:
         try:
