@@ -267,6 +267,18 @@ def test_write_many_does_not_hold_what_an_iterator_gives(tmp_path):
     assert len(milblob.BlobReader(tmp_path / "a")) == 20
 
 
+@pytest.mark.parametrize("nbytes", [None, float("nan"), len])
+def test_write_many_takes_arrays_that_do_not_know_their_size(tmp_path, nbytes):
+    class Odd:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(3, dtype=np.uint8)
+
+    odd = Odd()
+    odd.nbytes = nbytes
+    with milblob.BlobWriter(tmp_path / "a") as blobs:
+        assert blobs.write_many(iter([odd, odd])) == [64, 192]
+
+
 def test_write_many_mixes_what_it_copies_and_what_it_converts(tmp_path):
     arrays = []
     for number in range(300):

@@ -429,6 +429,36 @@ def test_a_failed_write_leaves_the_writer_usable(path, monkeypatch):
         ] * 2
 
 
+@pytest.mark.parametrize("leaves", [True, False], ids=["error", "caught"])
+@pytest.mark.parametrize("tail", [0, 100, 5_000_000])
+def test_a_copy_that_fails_leaves_the_file_as_it_was(path, tail, leaves, monkeypatch):
+    """Its first record is a large one of another file: copied by the kernel, before there is any metadata."""
+    source = path.with_name("source")
+    with milblob.BlobWriter(source, sync=False) as blobs:
+        offset = blobs.write(values_of("FLOAT16", 2_000_000))
+    old = plain(path)
+    with open(path, "ab") as file:
+        file.write(bytes(tail))
+
+    def fail(source, start, nbytes, fd, at):
+        os.pwrite(fd, b"x" * (nbytes - 1), at)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(milblob.blobs.writer, "copy_range", fail)
+    with (
+        contextlib.suppress(OSError),
+        milblob.BlobReader(source) as reader,
+        milblob.BlobWriter(path, "a", sync=False) as blobs,
+        contextlib.nullcontext() if leaves else contextlib.suppress(OSError),
+    ):
+        blobs.copy(reader, offset)
+    found = path.read_bytes()
+    assert len(found) == len(old) + tail and found[: len(old)] == old
+    monkeypatch.undo()
+    append(path)
+    assert path.read_bytes().startswith(appended(old))
+
+
 def append_for_ever(path, first, sync):
     for number in range(first, 1 << 30):
         data = np.frombuffer(generation(number), np.uint8)

@@ -127,6 +127,21 @@ def test_leaving_the_block_waits_for_a_thread_that_is_writing(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_closing_what_another_thread_has_just_closed_does_nothing(tmp_path):
+    with milblob.BlobWriter(tmp_path / "a") as blobs:
+        blobs.write(np.zeros(1, np.uint8))
+
+        def lose_the_race():
+            del blobs._require_process
+            other = threading.Thread(target=blobs.close)
+            other.start()
+            other.join(30)
+
+        blobs._require_process = lose_the_race
+        blobs.close()
+    assert len(milblob.BlobReader(tmp_path / "a")) == 1
+
+
 def test_a_call_inside_of_a_call_is_refused(tmp_path):
     class Greedy:
         def __array__(self, dtype=None, copy=None):

@@ -82,15 +82,13 @@ def test_turn_is_for_one_thread_and_one_call():
 
     def wait():
         taken.set()
-        turn.acquire()
-        waited.append(1)
-        turn.release()
+        turn.when_free(lambda: waited.append(1))
 
     with turn:
         with pytest.raises(RuntimeError, match="^thing: expected one call at a time, got another inside of it$"), turn:
             pass
         with pytest.raises(RuntimeError, match="inside of it"):
-            turn.acquire()
+            turn.when_free(list)
         other = threading.Thread(target=wait)
         other.start()
         assert taken.wait(30) and not waited
@@ -107,9 +105,31 @@ def test_turn_is_for_one_thread_and_one_call():
         assert refused == ["thing: expected one thread at a time, got another before a call ended"]
     other.join(30)
     assert waited
-    turn.release()  # of nobody: nothing happens
+    assert turn.when_free(list) == []
+    with pytest.raises(ZeroDivisionError):
+        turn.when_free(lambda: 1 // 0)
     with turn:
         pass
+
+
+def test_a_call_while_an_array_is_laid_out_is_one_inside_of_it():
+    """Of the last dtype that goes: its metadata may hold any object."""
+    turn, refused = _codec.Turn("thing"), []
+
+    class Last:
+        def __del__(self):
+            for call in (turn.__enter__, lambda: turn.when_free(list)):
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused.append(str(error))
+
+    records = _codec.RecordBuffer(turn, 4096, 64, np.ndarray, CODES)
+    records.base = records.end = 64
+    records.takes = True
+    assert records.add(np.zeros(3, np.dtype("<f4", metadata={"last": Last()}))) == 64
+    assert records.add(np.zeros(3, np.uint8)) == 192
+    assert refused == ["thing: expected one call at a time, got another inside of it"] * 2
 
 
 def test_turn_keeps_threads_apart():

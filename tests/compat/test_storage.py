@@ -418,6 +418,25 @@ def test_threads_take_turns(tmp_path):
     assert struct.unpack("<I", pathlib.Path(path).read_bytes()[:4]) == (400,)
 
 
+def test_a_call_inside_of_a_call_is_refused(tmp_path, monkeypatch):
+    """As a signal handler makes it, or a destructor."""
+    path = tmp_path / "w"
+    writer, real, refused = ours._BlobStorageWriter(str(path)), ours.write_at, []
+
+    def write(fd, pieces, offset):
+        with pytest.raises(RuntimeError, match=f"^writer {path}: expected one call at a time, got another inside of"):
+            writer.write_float_data([7])
+        refused.append(offset)
+        real(fd, pieces, offset)
+
+    monkeypatch.setattr(ours, "write_at", write)
+    thread = threading.Thread(target=writer.write_float_data, args=([1, 2],), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert refused == [64, 0]
+    assert ours._BlobStorageReader(str(path)).read_float_data(64).tolist() == [1, 2]
+
+
 def test_they_are_not_pickled(tmp_path):
     path = str(tmp_path / "w")
     for thing in (ours._BlobStorageWriter(path), ours._BlobStorageReader(path)):

@@ -1,6 +1,9 @@
 """EditableModel and threads: the second that writes is refused, and nothing of the first is lost."""
 
+import contextlib
+import os
 import shutil
+import signal
 import threading
 
 import numpy as np
@@ -73,6 +76,37 @@ def test_leaving_the_block_waits_for_a_thread_that_assigns(package):
     assert not np.array_equal(milblob.load(package)[name], values)
     with milblob.open(package, "r+"):
         pass  # its lock was given back
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: a forked process has nothing to wait for")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(package):
+    model = milblob.open(package, "r+")
+    name, values, slow, thread = begin(model)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        with contextlib.suppress(KeyError), model:
+            raise KeyError
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    slow.go_on.set()
+    thread.join(30)
+    model.close()
+    assert np.array_equal(milblob.load(package)[name], values)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_before_a_model_has_anything(package, monkeypatch):
+    def stop():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(milblob.model.editable.os, "getpid", stop)
+        with pytest.raises(KeyboardInterrupt):
+            milblob.model.editable.EditableModel(package)
+    with milblob.open(package, "r+"):
+        pass
 
 
 def test_reading_while_another_thread_writes(package):

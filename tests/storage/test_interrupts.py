@@ -1,5 +1,8 @@
 """Ctrl-C at every place where Python looks for it: no temporary file is left, and the next call works."""
 
+import contextlib
+import functools
+import gc
 import os
 import pathlib
 import sys
@@ -11,7 +14,8 @@ import milblob
 import milblob.storage.output
 from editable_packages import assign, left, make_package, recovered_number
 from faults import temporaries
-from milblob.storage.locks import locked_directory
+from milblob.compat.storage import _BlobStorageWriter
+from milblob.storage.locks import is_held, locked_directory
 from milblob.storage.output import NewDirectory, NewFile, together
 from milblob.storage.temporary import remove_tree
 from thorough import sized
@@ -94,6 +98,24 @@ def test_file(tmp_path, monkeypatch, tmpfile, force):
         path.unlink(missing_ok=True)
 
 
+def test_file_that_keeps_its_lock(tmp_path):
+    """Nothing has the lock once the object is gone."""
+    path = tmp_path / "out"
+
+    def write():
+        new = NewFile(str(path), held=True)
+        os.write(new.fd, b"new")
+        new.commit()
+        new.release()
+
+    for number in at_every_place(write):
+        gc.collect()
+        if path.exists():
+            with open(path, "rb") as file:
+                assert not is_held(file.fileno()), number
+        path.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("replace", [True, False])
 def test_directory(tmp_path, replace):
     path = tmp_path / "out"
@@ -143,6 +165,122 @@ def test_writer_goes_on(tmp_path, mode, many):
         assert path.read_bytes() == right.read_bytes(), number
         number += 1
     assert sorted(os.listdir(tmp_path)) == ["file", "right"] and number > 10
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["error", "success"])
+def test_append_is_over(tmp_path, fails):
+    """The writer has given back the file and its lock, or still does so when it goes; the records count or do not."""
+    path = tmp_path / "file"
+
+    def append():
+        with contextlib.suppress(KeyError), milblob.BlobWriter(path, "a") as writer:
+            writer.write(np.arange(300_000, dtype="<f4"))
+            if fails:
+                raise KeyError
+
+    def count():
+        return int.from_bytes(path.read_bytes()[:4], "little")
+
+    number, is_more = 0, True
+    while is_more:
+        with milblob.BlobWriter(path) as writer:
+            writer.write(np.arange(3, dtype="<f4"))
+        is_more = interrupted(append, number)
+        found = count()
+        assert found == 1 or (found == 2 and not fails), number
+        if is_more:  # what still holds the writer is gone
+            gc.collect()
+        assert count() == found, number
+        with milblob.BlobWriter(path, "a") as again:
+            again.write(np.arange(3, dtype="<f4"))
+        assert count() == found + 1, number
+        number += 1
+    assert number > 10
+
+
+def test_closing_again_touches_no_other_file(tmp_path):
+    """The descriptor may be another file's by then."""
+    path, other = tmp_path / "file", tmp_path / "other"
+    number, is_more = 0, True
+    while is_more:
+        writer = milblob.BlobWriter(path)
+        writer.write(np.arange(3, dtype="<f4"))
+        is_more = interrupted(writer.close, number)
+        with contextlib.ExitStack() as files:
+            for _ in range(3):
+                files.enter_context(open(other, "wb"))
+            with contextlib.suppress(OSError, ValueError):
+                writer.close()
+            assert other.stat().st_size == 0, number
+        assert not path.exists() or len(milblob.BlobReader(path)) == 1, number
+        with pytest.raises(ValueError, match="closed writer"):
+            writer.write(np.arange(3, dtype="<f4"))
+        path.unlink(missing_ok=True)
+        number += 1
+    assert number > 10
+
+
+@pytest.mark.parametrize("many", [2, 70_000])
+def test_writer_goes_on_after_two_errors(tmp_path, many):
+    """Ctrl-C while the records of a call that failed are removed again."""
+    arrays = [np.arange(n, dtype="<f4") for n in (5, many, 100_000, 7)]
+    path, right = tmp_path / "file", tmp_path / "right"
+
+    def failing():
+        yield from (array + 1 for array in arrays[1:] * 3)
+        raise KeyError
+
+    with milblob.BlobWriter(right) as writer:
+        writer.write_many(arrays)
+    number, is_more = 0, True
+    while is_more:
+        with milblob.BlobWriter(path) as writer:
+            writer.write(arrays[0])
+
+            def fail(writer=writer):
+                with contextlib.suppress(KeyError):
+                    writer.write_many(failing())
+
+            is_more = interrupted(fail, number)
+            assert len(writer) == 1, number
+            for array in arrays[1:]:
+                writer.write(array)
+        assert path.read_bytes() == right.read_bytes(), number
+        number += 1
+    assert number > 10
+
+
+def test_filling_goes_on(tmp_path):
+    """What was filled before Ctrl-C remains filled."""
+    number, is_more = 0, True
+    while is_more:
+        with milblob.BlobWriter(tmp_path / "file") as writer:
+            offset = writer.reserve(9, "uint8")
+            writer.fill(offset, b"abc")
+            is_more = interrupted(functools.partial(writer.fill, offset, b"def", 3), number)
+            writer.fill(offset, b"defghi", 3)
+        assert milblob.BlobReader(tmp_path / "file").read(offset).tobytes() == b"abcdefghi"
+        number += 1
+    assert number > 10
+
+
+def test_writer_for_coremltools_goes_on(tmp_path):
+    """The record is there and counted, or nothing is."""
+    path, arrays = tmp_path / "file", [np.arange(n, dtype="<f4") for n in (3, 5, 7)]
+    number, is_more = 0, True
+    while is_more:
+        writer = _BlobStorageWriter(str(path))
+        writer.write_float_data(arrays[0])
+        is_more = interrupted(functools.partial(writer.write_float_data, arrays[1]), number)
+        writer.write_float_data(arrays[2])
+        with milblob.BlobReader(path) as reader:
+            found = [reader.read(record).size for record in reader]
+        assert found in ([3, 7], [3, 5, 7]), number
+        with milblob.BlobWriter(tmp_path / "right") as right:
+            right.write_many(arrays[size // 2 - 1] for size in found)
+        assert path.read_bytes() == (tmp_path / "right").read_bytes(), number
+        number += 1
+    assert number > 10
 
 
 def test_change_in_place_is_whole(tmp_path):

@@ -220,8 +220,9 @@ class BlobWriter:
                         offsets.append(self._write(batch[index], None))
                         index += 1
             except BaseException:
-                records.count, records.end, records.takes = before
-                records.base = min(records.base, records.end)
+                records.count, records.end, records.takes = before  # no calls here: Ctrl-C comes after one
+                if records.base > records.end:
+                    records.base = records.end
                 raise
         return offsets
 
@@ -275,8 +276,9 @@ class BlobWriter:
                 raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {stop}")
             self._put([view], data_offset + start)
             if done and done[-1][1] == start:
-                start = done.pop()[0]
-            done.append((start, stop))
+                done[-1] = done[-1][0], stop
+            else:
+                done.append((start, stop))
 
     def copy(self, reader: BlobReader, record: BlobRecord | int) -> int:
         """Copy a record of another file in its stored form.
@@ -299,7 +301,9 @@ class BlobWriter:
             if found.nbytes <= _SMALL_NBYTES:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)
-            _, data_offset = _codec.blob_place(self._records.end, self._records.align)
+            offset, data_offset = _codec.blob_place(self._records.end, self._records.align)
+            if not self._records.takes:  # mode "a": if this fails, what was copied is to be removed
+                self._marked = offset
             with naming(self.path, self._fd, data_offset + found.nbytes):
                 copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
             return self._add(found.dtype, found.count, None, found.nbytes)
@@ -375,7 +379,9 @@ class BlobWriter:
             return
         self._require_process()
         with self._turn:
-            self._require_open()
+            if self._fd < 0:  # another thread has just closed it
+                return
+            has_more = self._records.count > self._count_before
             try:
                 for offset, (_, nbytes, done) in self._reserved.items():
                     _require_filled(offset, nbytes, done)
@@ -385,12 +391,14 @@ class BlobWriter:
                     with naming(self.path, self._fd, self.nbytes):
                         os.ftruncate(self._fd, self.nbytes)  # removes the rest of a failed write after the last record
                     self._new.commit()
-                elif len(self) > self._count_before:
+                    self._fd, self._records.takes = -1, False  # after Ctrl-C from here on it is closed
+                elif has_more:
                     self._count_in()
+                    self._count_before, self._marked = self._records.count, 0  # nothing that could be undone
             except BaseException:
                 self._let_go(undo=True)
                 raise
-            self._let_go(undo=len(self) == self._count_before)
+            self._let_go(undo=not has_more)
 
     def _count_in(self) -> None:
         """Mode "a": make the new records count, all at once.
@@ -423,26 +431,26 @@ class BlobWriter:
         Raises: OSError: closing failed after writing without `sync`, so bytes may not have reached the disk. With
         `sync`, or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
         """
-        fd, self._fd = self._fd, -1
-        new, self._new = self._new, None
+        fd, new, self._records.takes = self._fd, self._new, False
+        self._fd, self._new = -1, None
+        try:  # no call before it: Ctrl-C comes after one, and the file would remain open
+            if new is not None:
+                fd = -1
+                new.discard()  # does nothing after `commit`
+            elif fd >= 0 and self._process is _process:  # a forked process shares the file and must leave it alone
+                with contextlib.suppress(OSError):
+                    if undo and self._marked:
+                        self._take_back(fd)
+                unlock(fd)
+        finally:  # after Ctrl-C, closing unlocks it
+            try:
+                if fd >= 0:
+                    os.close(fd)
+            except OSError:
+                if not undo and not self._sync:
+                    raise
         self._records.release()
         self._reserved.clear()
-        is_ours = self._process is _process  # a forked process shares the file and must leave it alone
-        if new is not None:
-            new.discard()  # does nothing after `commit`
-        elif fd >= 0:
-            try:
-                with contextlib.suppress(OSError):
-                    if is_ours and undo and self._marked:
-                        self._take_back(fd)
-                if is_ours:
-                    unlock(fd)
-            finally:  # after Ctrl-C, closing unlocks it
-                try:
-                    os.close(fd)
-                except OSError:
-                    if not undo and not self._sync:
-                        raise
 
     def _take_back(self, fd: int) -> None:
         """Mode "a": undo what was written. After each step, and if one fails, the old records are valid."""
@@ -465,11 +473,7 @@ class BlobWriter:
         elif self._process is not _process:
             self._let_go(undo=True)
         else:
-            self._turn.acquire()  # wait for a writing thread: it must not write to a closed descriptor
-            try:
-                self._let_go(undo=True)
-            finally:
-                self._turn.release()
+            self._turn.when_free(lambda: self._let_go(undo=True))  # a thread must not write to a closed descriptor
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -508,7 +512,8 @@ def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
     nbytes = 0
     for array in arrays:
         batch.append(array)
-        nbytes += getattr(array, "nbytes", 0) + 128
+        size = getattr(array, "nbytes", 0)
+        nbytes += (size if isinstance(size, int) else 0) + 128
         if nbytes >= _BUFFER_NBYTES:
             yield batch
             batch, nbytes = [], 0

@@ -157,12 +157,12 @@ cdef class RecordBuffer:
         Returns: 0, and nothing has changed, if the array needs more than a copy (another type than `kind`, strided, or
         of a dtype without a code), is large, or does not fit into what is left of `memory`; or the turn is taken.
         """
-        if not PyThread_acquire_lock(self.turn.lock, NOWAIT_LOCK):
+        if not self.turn.take_free():
             return 0
         try:
             return self.take(array)
         finally:
-            PyThread_release_lock(self.turn.lock)
+            self.turn.release()
 
     cdef uint64_t take(self, array) except? 0:
         cdef Py_buffer src

@@ -29,12 +29,17 @@ cdef class Turn:
 
     cdef bint take(self) except -1:
         """Take it; return False if another thread has it."""
-        cdef unsigned long thread = <unsigned long>PyThread_get_thread_ident()
+        if self.take_free():
+            return True
+        if self.is_taken and self.owner == <unsigned long>PyThread_get_thread_ident():
+            raise RuntimeError(f"{self.what}: expected one call at a time, got another inside of it")
+        return False
+
+    cdef bint take_free(self) noexcept:
+        """Take it; return False if a call has it."""
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
-            if self.is_taken and self.owner == thread:
-                raise RuntimeError(f"{self.what}: expected one call at a time, got another inside of it")
             return False
-        self.owner, self.is_taken = thread, True
+        self.owner, self.is_taken = <unsigned long>PyThread_get_thread_ident(), True
         return True
 
     def __enter__(self):
@@ -44,13 +49,15 @@ cdef class Turn:
     def __exit__(self, kind, error, trace):
         self.release()
 
-    def acquire(self):
-        """Take it as soon as no other thread has it."""
+    def when_free(self, action):
+        """Call an action as soon as no other thread has it; return its result."""
         while not self.take():
             _sleep(0.002)
+        try:
+            return action()
+        finally:
+            self.release()
 
-    cpdef release(self):
-        """Give back what `acquire` took."""
-        if self.is_taken:
-            self.is_taken = False
-            PyThread_release_lock(self.lock)
+    cdef void release(self) noexcept:
+        self.is_taken = False
+        PyThread_release_lock(self.lock)

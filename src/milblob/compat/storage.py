@@ -9,7 +9,8 @@ Different on purpose:
 - Records that the native reader would read beyond their end, or round down, are refused with a RuntimeError, and so is
   a file that has shrunk, where the native reader's process is killed.
 - A file is complete after every write. The native writer writes its last count when the object is destroyed.
-- Several threads may call methods of one writer; each waits for the other.
+- Several threads may call methods of one writer; each waits for the other. A call inside of a call, as a signal handler
+  may make it, is refused with a RuntimeError.
 
 Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp and mlmodel/src/MILBlob/Blob/Storage{Writer,Reader}.cpp.
 """
@@ -17,7 +18,6 @@ Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp and mlmodel/src/MILBl
 import contextlib
 import os
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -126,7 +126,7 @@ class _BlobStorageWriter:
     def __init__(self, file_name: str, truncate_file: bool = True) -> None:
         self._fd = -1
         self._path = _path(file_name, "__init__()")
-        self._turn = threading.Lock()
+        self._turn = _codec.Turn(f"writer {os.fsdecode(self._path)}")
         try:
             if not isinstance(truncate_file, bool) and truncate_file is not None:
                 truncate_file = type(truncate_file).__bool__(truncate_file)
@@ -155,28 +155,32 @@ class _BlobStorageWriter:
         return int(count)
 
     def _append(self, dtype: DType, count: int, data: Any) -> int:
-        with self._turn:
-            if self._count == 0xFFFFFFFF:
-                raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
-            end, is_counted = -1, False
-            try:
-                end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end: other processes may write too
-                offset, data_offset = _codec.blob_place(end)
-                padding_nbits = data.nbytes * 8 - count * dtype.nbits
-                metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
-                write_at(self._fd, [metadata, data], offset)
-                is_counted = True
-                write_at(self._fd, [(self._count + 1).to_bytes(4, "little")], 0)
-            except OSError as error:
-                if end >= 0:
-                    with contextlib.suppress(OSError):
-                        if is_counted:  # perhaps in part; the record must be kept while the count includes it
-                            write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
-                        os.ftruncate(self._fd, end)  # the records that were there still count, and nothing follows them
-                message = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
-                raise RuntimeError(message) from error
-            self._count += 1
-            return int(offset)
+        return int(self._turn.when_free(lambda: self._append_alone(dtype, count, data)))
+
+    def _append_alone(self, dtype: DType, count: int, data: Any) -> int:
+        if self._count == 0xFFFFFFFF:
+            raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
+        end, is_counted = -1, False
+        try:
+            end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end: other processes may write too
+            offset, data_offset = _codec.blob_place(end)
+            padding_nbits = data.nbytes * 8 - count * dtype.nbits
+            metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
+            write_at(self._fd, [metadata, data], offset)
+            is_counted = True
+            write_at(self._fd, [(self._count + 1).to_bytes(4, "little")], 0)
+        except BaseException as error:  # Ctrl-C too
+            if end >= 0:
+                with contextlib.suppress(OSError):
+                    if is_counted:  # perhaps in part; the record must be kept while the count includes it
+                        write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+                    os.ftruncate(self._fd, end)  # the records that were there still count, and nothing follows them
+            if not isinstance(error, OSError):
+                raise
+            message = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
+            raise RuntimeError(message) from error
+        self._count += 1
+        return offset
 
     __reduce_ex__ = _refuse_pickling
 

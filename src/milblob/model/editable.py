@@ -255,12 +255,10 @@ class EditableModel(Model):
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is None:
             self.close()
+        elif self._pid != os.getpid():  # no other thread is in a forked process, not even one that had the turn
+            self._release()
         else:
-            self._turn.acquire()  # waits for a writing thread
-            try:
-                self._release()
-            finally:
-                self._turn.release()
+            self._turn.when_free(self._release)  # waits for a writing thread
 
     def _release(self) -> None:
         try:
@@ -279,7 +277,8 @@ class EditableModel(Model):
                 os.close(fd)
 
     def __del__(self) -> None:
-        self._unlock()
+        if hasattr(self, "_pid"):  # else Ctrl-C came before it had anything
+            self._unlock()
 
     def _unlock(self) -> None:
         try:

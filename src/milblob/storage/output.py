@@ -187,6 +187,10 @@ class NewFile(Whole):
         """Release the lock that `held` keeps. Does nothing when called again."""
         give_back(self, "_held_fd", self._pid == os.getpid())
 
+    def __del__(self) -> None:
+        self.release()  # after Ctrl-C
+        super().__del__()
+
     def sizes(self) -> tuple[int, int]:
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
