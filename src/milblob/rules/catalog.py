@@ -97,7 +97,7 @@ RULES = {
     "MIL047": Rule("error", "the opset is not newer than the specification version", "raise the version"),
     "MIL048": Rule("error", "a data type is not newer than the opset", "use a newer opset, or another type"),
     "MIL049": Rule("error", "the parts of a compressed weight fit each other and the result", "correct the part"),
-    "MIL050": Rule("error", "an output has the type that its inputs make", "correct the type of the output, or the inputs"),
+    "MIL050": Rule("error", "an output has the type that its inputs make", "correct the output or the inputs"),
 }
 """Every rule by its code. Codes are never given to another rule."""
 
