@@ -1,5 +1,6 @@
 """The rule about types of outputs where the inputs of an operation fit none: shapes that do not go together."""
 
+import contextlib
 import re
 
 import pytest
@@ -150,3 +151,12 @@ def test_what_is_refused_coremltools_refuses_too(case, tmp_path):
             if others:
                 assert not loads(), (given.name, changed, found)
         tensor.CopyFrom(before)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 62])
+def test_numbers_that_no_operation_has_end_in_no_other_error(number):
+    for kind, given, _, _ in FITTING:
+        for key, value in given.items():
+            if not isinstance(value, tuple) and not isinstance(value[0], tuple):
+                with contextlib.suppress(Misfit):
+                    outputs(kind, given | {key: [number] * len(value)})

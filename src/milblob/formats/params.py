@@ -91,7 +91,7 @@ class Parameter(LazyTensor):
         >>> with milblob.tvm.open_params("demo.params") as params:
         ...     w = params["w"]
         >>> w.name, w.dtype, w.shape, w.stored_nbytes
-        ('w', dtype('<f4'), (2, 2), 16)
+        ('w', dtype('float32'), (2, 2), 16)
     """
 
     __slots__ = ("_budget", "_declared", "_form", "_mapping", "dtype_text", "file", "offset", "stored_nbytes")

@@ -15,7 +15,7 @@ def _conv(given: Given) -> TensorType:
     if len(weight.shape) != len(x.shape):
         raise Misfit("weight", f"{len(x.shape)} dimensions, as x has", spelled(weight.shape))
     channels, groups = x.shape[1], given.integers_or_none("groups") if "groups" in given else (1,)
-    if channels is not None and groups:
+    if channels is not None and groups and groups[0] > 0:
         require_multiple("channels of x", channels, groups[0])
         require_like("channels of weight", (channels // groups[0],), weight.shape[1:2])
     area = _or_open(len(x.shape) - 2, lambda: _windows(given, x, weight.shape[2:]))
