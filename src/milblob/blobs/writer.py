@@ -217,8 +217,11 @@ class BlobWriter:
                 for batch in _batches(arrays):
                     index = 0
                     while (index := records.add_all(batch, index, offsets)) < len(batch):
-                        offsets.append(self._write(batch[index], None))
-                        index += 1
+                        if records.takes and records.end > records.base:
+                            self._flush()  # perhaps there was no room
+                        else:
+                            offsets.append(self._write(batch[index], None))
+                            index += 1
             except BaseException:
                 records.count, records.end, records.takes = before  # no calls here: Ctrl-C comes after one
                 if records.base > records.end:
