@@ -78,7 +78,10 @@ def test_leaving_the_block_waits_for_a_thread_that_assigns(package):
         pass  # its lock was given back
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: a forked process has nothing to wait for")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"),
+    reason="no fork here: that a forked child does not wait for a thread of its parent is not tested",
+)
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_forked_process_waits_for_no_thread_of_its_parent(package):
     model = milblob.open(package, "r+")

@@ -65,10 +65,10 @@ FITTING = [
     ("stack", {"values": [(2, 3), (2, 3)], "axis": [0]}, {"values": [(2, 3), (2, 4)]}, "shapes of values of stack: expected [2, 3], got [2, 4]"),
     ("reshape", {"x": (2, 6), "shape": [3, 4]}, {"x": (2, 7)}, "shape of reshape: expected one of the 14 elements of x, [2, 7], got [3, 4]"),
     ("reshape", {"x": (2, 6), "shape": [4, -1]}, {"x": (2, 7)}, "shape of reshape: expected one of the 14 elements of x, [2, 7], got [4, -1]"),
-    ("split", {"x": (6,), "axis": [0], "num_splits": [3]}, {"x": (7,)}, "the dimension that is split of split: expected a multiple of 3, got 7"),
+    ("split", {"x": (6,), "axis": [0], "num_splits": [3]}, {"x": (7,)}, "the size along axis of split: expected a multiple of 3, got 7"),
     ("split", {"x": (6,), "axis": [0], "split_sizes": [2, 4]}, {"x": (7,)}, "split_sizes of split: expected a sum of 7, got 6"),
-    ("slice_by_index", {"x": (5,), "begin": [1], "end": [3]}, {"begin": [1, 1]}, "begin of slice_by_index: expected 1 numbers, one for each"),
-    ("slice_by_size", {"x": (5,), "begin": [1], "size": [3]}, {"size": [3, 1]}, "size of slice_by_size: expected 1 numbers"),
+    ("slice_by_index", {"x": (5,), "begin": [1], "end": [3]}, {"begin": [1, 1]}, "begin of slice_by_index: expected a number for each of the 1 dimensions of x, got 2"),
+    ("slice_by_size", {"x": (5,), "begin": [1], "size": [3]}, {"size": [3, 1]}, "size of slice_by_size: expected a number for each"),
     ("gather_along_axis", {"x": (4, 6), "indices": (4, 2), "axis": [1]}, {"x": (5, 6)}, "indices of gather_along_axis: expected [5, ?], got [4, 2]"),
     ("gather_nd", {"x": (4, 6), "indices": (3, 2)}, {"indices": (3, 3)}, "the last dimension of indices of gather_nd: expected at most 2, got 3"),
     ("scatter", {"data": (4, 6), "indices": (3,), "updates": (3, 6), "axis": [0]}, {"indices": (2,)}, "updates of scatter: expected [2, 6], got [3, 6]"),
@@ -76,7 +76,7 @@ FITTING = [
     ("scatter_along_axis", {"data": (4, 6), "indices": (4, 2), "updates": (4, 2), "axis": [1]}, {"updates": (4, 3)}, "updates of scatter_along_axis: "),
     ("scatter_nd", {"data": (4, 6), "indices": (3, 1), "updates": (3, 6)}, {"updates": (3, 5)}, "updates of scatter_nd: expected [3, 6], got [3, 5]"),
     ("scatter_nd", {"data": (4, 6), "indices": (3, 1), "updates": (3, 6)}, {"indices": (3, 3)}, "the last dimension of indices of scatter_nd: "),
-    ("tile", {"x": (2, 3), "reps": [1, 2]}, {"x": (2,)}, "reps of tile: expected 1 numbers, one for each dimension of x, got 2"),
+    ("tile", {"x": (2, 3), "reps": [1, 2]}, {"x": (2,)}, "reps of tile: expected a number for each of the 1 dimensions of x, got 2"),
     ("depth_to_space", {"x": (1, 8, 1, 1), "block_size": [2]}, {"x": (1, 6, 1, 1)}, "a dimension of x of depth_to_space: expected a multiple of 4, got 6"),
     ("space_to_batch", {"x": (1, 2, 4, 4), "block_shape": [2, 2], "paddings": [0] * 4}, {"x": (1, 2, 4, 5)}, "a dimension of x of space_to_batch: "),
     ("topk", {"x": (5,), "k": [5]}, {"x": (4,)}, "k of topk: expected at most 4, got 5"),
@@ -151,6 +151,13 @@ def test_what_is_refused_coremltools_refuses_too(case, tmp_path):
             if others:
                 assert not loads(), (given.name, changed, found)
         tensor.CopyFrom(before)
+
+
+def test_a_shape_without_dimensions_is_of_one_element():
+    shape = ("shape", [Bound(TensorType(I32, (0,), 1), True, ())])
+    assert [str(one) for one in outputs_of("reshape", [("x", [typed(1, 1)]), shape])] == ["fp32"]
+    with pytest.raises(Misfit):
+        outputs_of("reshape", [("x", [typed(2, 4)]), shape])
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 62])

@@ -6,8 +6,9 @@ Their elements are those of x, so that the data type is known even where the sha
 from collections.abc import Callable
 
 from ..program.types import TensorType
+from ..wording import sizes as spelled
 from .known_arguments import MAX_COUNT, Given, Unsure, index, product, typed
-from .misfits import Misfit, require_like, require_multiple, spelled
+from .misfits import Misfit, require_like, require_multiple
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
 _Mover = Callable[[Given], TensorType]
@@ -227,7 +228,7 @@ def _require_count(rank: int, **given: tuple[int, ...] | None) -> None:
     """Refuse numbers that are not one for each dimension. Raises: Misfit."""
     for key, found in given.items():
         if found is not None and len(found) != rank:
-            raise Misfit(key, f"{rank} numbers, one for each dimension of x", len(found))
+            raise Misfit(key, f"a number for each of the {rank} dimensions of x", len(found))
 
 
 def _split(given: Given) -> tuple[TensorType, ...]:
@@ -246,7 +247,7 @@ def _split(given: Given) -> tuple[TensorType, ...]:
             raise Unsure
         is_even = "split_sizes" not in given and whole is not None and count > 0
         if is_even:
-            require_multiple("the dimension that is split", whole, count)
+            require_multiple("the size along axis", whole, count)
         made = [whole // count if is_even and whole is not None else None] * count
     else:
         raise Unsure

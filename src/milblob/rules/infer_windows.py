@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from ..program.types import TensorType
+from ..wording import sizes as spelled
 from .known_arguments import Given, Unsure, typed
-from .misfits import Misfit, require_like, require_multiple, spelled
+from .misfits import Misfit, require_like, require_multiple
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
 _Sizes = list[int | None]

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from ..dtypes import DType
 from ..program.types import ListType, TensorType, ValueType
-from .misfits import Misfit, Shape, spelled
+from ..wording import sizes as spelled
+from .misfits import Misfit, Shape
 from .operation_rules import Bound
 
 Arguments = Sequence[tuple[str, Sequence[Bound | None]]]

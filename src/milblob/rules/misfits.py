@@ -1,5 +1,7 @@
 """What is wrong with inputs that fit no output of their operation."""
 
+from ..wording import sizes as spelled
+
 Shape = tuple[int | None, ...]
 
 
@@ -13,11 +15,6 @@ class Misfit(Exception):  # noqa: N818 - not an error of ours: it becomes a find
         """The message about an operation."""
         what, expected, got = self.args
         return f"{what} of {kind}: expected {expected}, got {got}"
-
-
-def spelled(shape: Shape) -> str:
-    """A shape in words; ? for an open dimension."""
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def require_like(what: str, expected: Shape, got: Shape) -> None:

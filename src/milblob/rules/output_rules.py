@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 
 from ..dtypes import DType
 from ..program.types import ListType, StateType, TensorType, ValueType
+from ..wording import sizes as spelled
 from .infer_movement import MAKERS as _MOVED
 from .infer_windows import MAKERS as _WINDOWS
 from .known_arguments import MAX_COUNT, Arguments, Given, Unsure, broadcast, index, of_dtype, typed
-from .misfits import Misfit, Shape, require_like, spelled
+from .misfits import Misfit, Shape, require_like
 
 _LIKE_X = (
     "abs", "acos", "asin", "atan", "atanh", "band_part", "batch_norm", "ceil", "clamped_relu", "clip", "cos",
@@ -334,4 +335,4 @@ MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
     "shape": lambda given: of_dtype(DType.INT32, (len(given.ranked("x").shape),)),
     "topk": _topk,
 }
-"""Operation -> the function that infers its types; it raises Unsure if the inputs do not determine them."""
+"""Operation -> the function that infers its types; Unsure: the inputs do not determine them, Misfit: they fit none."""
