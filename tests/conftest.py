@@ -26,7 +26,7 @@ from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
-from thorough import IS_THOROUGH, first_tier  # noqa: E402 - and the profile of hypothesis
+from thorough import IS_THOROUGH, LONGEST, first_tier  # noqa: E402 - and the profile of hypothesis
 
 
 def pytest_configure():
@@ -50,8 +50,11 @@ def pytest_make_collect_report(collector):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Have the tests in one order in all workers, and leave out the second tier, unless this is `make thorough`."""
-    items.sort(key=lambda item: item.path.parts)
+    """Have the tests in one order in all workers, and leave out the second tier, unless this is `make thorough`.
+
+    The longest module comes first: at the end one worker would go through it alone, for nobody can take over what has started.
+    """
+    items.sort(key=lambda item: (item.path.name != LONGEST, item.path.parts))
     if not IS_THOROUGH:
         chosen = first_tier(items)
         kept = set(chosen)

@@ -20,7 +20,7 @@ from journeys import journeys
 from paths import ROOT
 from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
-from syntax import nodes, parsed, unparse
+from syntax import nodes, unparse
 
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
@@ -41,18 +41,18 @@ def tracked():
 
 
 def our_modules():
-    """(path inside the package, its folder, its syntax tree) of every Python file but those that hand out the public names."""
+    """(path inside the package, its folder, all nodes of its syntax tree) of every Python file but those that hand out the public names."""
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
         if str(inside) not in ("__init__.py", "__main__.py", "torch.py", "jax.py", "mlx.py"):
             folder = inside.parts[0] if len(inside.parts) > 1 else ""
-            yield inside, folder, parsed(path)
+            yield inside, folder, nodes(path)
 
 
-def imported_folders(inside, tree):
+def imported_folders(inside, every):
     """The folders of milblob that a file imports from, at any level of nesting: "" for a module of the ground."""
     package = inside.parts[:-1]
-    for node in ast.walk(tree):
+    for node in every:
         modules = []
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1]
@@ -68,9 +68,9 @@ def imported_folders(inside, tree):
 
 def test_imports_follow_the_order_of_folders():
     seen = set()
-    for inside, folder, tree in our_modules():
+    for inside, folder, every in our_modules():
         assert folder in FOLDERS, f"{inside}: expected a folder that has a place in the order"
-        for other in imported_folders(inside, tree):
+        for other in imported_folders(inside, every):
             assert FOLDERS.index(other) <= FOLDERS.index(folder), f"{inside} imports from {other}"
             seen.add((folder, other))
     assert {("model", "program"), ("cli", "rewrite"), ("storage", ""), ("analysis", "formats")} <= seen
@@ -78,15 +78,15 @@ def test_imports_follow_the_order_of_folders():
     assert set(re.findall(r"^from \.(\w+)", codec, re.M)) == {"errors"}
 
 
-def foreign_privates(tree):
+def foreign_privates(every):
     """(line, text) of every use of another module's underscore attribute; NamedTuple has public names of that kind."""
     own = {"_replace", "_asdict", "_fields"}
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.ClassDef):
             own |= {item.name for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
             own.add(node.attr)
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
             value = unparse(node.value)
             # A subclass may replace what its base class has for it.
@@ -104,11 +104,11 @@ THEIRS = {
 
 
 def test_no_module_uses_what_is_private_to_another():
-    found = [f"{inside}:{line} {text}" for inside, _, tree in our_modules() for line, text in foreign_privates(tree)]
+    found = [f"{inside}:{line} {text}" for inside, _, every in our_modules() for line, text in foreign_privates(every)]
     assert [row for row in found if row.split(" ")[1] not in THEIRS] == []
-    assert list(foreign_privates(ast.parse("class A:\n    def _a(self): pass\n\nA()._a(b._b, self._c)"))) == [
-        (4, "b._b")
-    ]
+    assert list(
+        foreign_privates([*ast.walk(ast.parse("class A:\n    def _a(self): pass\n\nA()._a(b._b, self._c)"))])
+    ) == [(4, "b._b")]
 
 
 def classes_of(package):
@@ -151,8 +151,8 @@ def test_classes_of_one_name_are_found(tmp_path):
 
 
 def test_no_assertions():
-    for inside, _, tree in our_modules():
-        lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    for inside, _, every in our_modules():
+        lines = [node.lineno for node in every if isinstance(node, ast.Assert)]
         assert not lines, f"{inside}: assert in line {lines[0]}"
 
 
@@ -284,10 +284,10 @@ def test_headers_know_bytes_and_counts_only():
         } for name in includes), includes  # fmt: skip
 
 
-def imported_modules(inside, tree):
+def imported_modules(inside, every):
     """The modules of milblob that a file imports, at any level of nesting and for type checkers too."""
     folder = list(inside.parts[:-1])
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = [*folder[: len(folder) - node.level + 1], *(node.module.split(".") if node.module else [])]
             for name in node.names:
@@ -298,8 +298,8 @@ def imported_modules(inside, tree):
 def test_no_modules_import_each_other():
     """Nor do more than two in a circle: a file can be read with what it imports."""
     graph = {}
-    for inside, _, tree in our_modules():
-        graph[".".join(inside.with_suffix("").parts)] = set(imported_modules(inside, tree))
+    for inside, _, every in our_modules():
+        graph[".".join(inside.with_suffix("").parts)] = set(imported_modules(inside, every))
     graph = {name: (found & graph.keys()) - {name} for name, found in graph.items()}
     while ends := {name for name, found in graph.items() if not found}:
         graph = {name: found - ends for name, found in graph.items() if name not in ends}
@@ -398,9 +398,9 @@ BOUNDED = {
 }  # fmt: skip
 
 
-def numpy_calls(tree):
+def numpy_calls(every):
     """(name of the function, whether all sizes stand in the call) of every call of NumPy."""
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and unparse(node.func.value) == "np":
             given = [one for one in node.args if not unparse(one).startswith("np.")]  # dtypes aside
             named = {one.id for argument in given for one in ast.walk(argument) if isinstance(one, ast.Name)}
@@ -410,8 +410,8 @@ def numpy_calls(tree):
 def test_converters_make_arrays_through_the_container():
     """Which counts them first; and no size is multiplied in NumPy's integers, which wrap."""
     made = set()
-    for inside, folder, tree in our_modules():
-        for name, is_fixed in numpy_calls(tree):
+    for inside, folder, every in our_modules():
+        for name, is_fixed in numpy_calls(every):
             assert name not in ("prod", "product", "cumprod"), f"{inside}: math.prod multiplies sizes"
             if folder == "onnx" and name in MAKERS and not is_fixed:
                 made.add((inside.stem, name))

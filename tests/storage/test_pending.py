@@ -25,7 +25,7 @@ from milblob.model.editable import EditableModel
 from milblob.refitting import refit as refitting
 from milblob.storage import journal, journal_format, paths, pending
 from milblob.storage.output import NewFile, NewNamedFile
-from syntax import parsed
+from syntax import nodes
 from thorough import sized, some
 
 pytestmark = pytest.mark.skipif(
@@ -926,7 +926,7 @@ def test_no_other_way_to_ask():
 
     names = {"exists", "lexists", "isdir", "isfile", "islink", "ismount", "is_file", "is_dir", "is_symlink"}
     for path in pathlib.Path(milblob.__file__).parent.rglob("*.py"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in names:
                 is_entry = (
                     isinstance(node.value, ast.Name) and node.value.id == "entry"

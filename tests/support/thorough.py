@@ -19,6 +19,8 @@ MOST, FEW = 5, 3
 """The first tier runs up to 5 cases of a test that has neither `sample` nor `every`; of more it runs 3."""
 EVERY = {"tier", "every_way"}
 """Fixtures with several values that each promise something: tests that use them are as those marked `every`."""
+LONGEST = "test_faults.py"
+"""A case of it takes minutes in `make thorough`."""
 IS_LARGE = os.environ.get("MILBLOB_THOROUGH") == "1"
 
 
