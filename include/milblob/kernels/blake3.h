@@ -22,6 +22,7 @@
 #define MB_BLAKE3_BLOCK 64u
 #define MB_BLAKE3_CHUNK 1024u
 #define MB_BLAKE3_STRETCH 1048576u
+#define MB_BLAKE3_PAGE 4096u
 #define MB_BLAKE3_CHUNK_START 1u
 #define MB_BLAKE3_CHUNK_END 2u
 #define MB_BLAKE3_PARENT 4u
@@ -109,11 +110,15 @@ MB_KERNEL void mb_blake3_join(mb_blake3_kernel kernel, uint8_t *cvs, uint64_t co
 
 /* The chaining value of stretch number `index` of an input: MB_BLAKE3_STRETCH bytes, fewer (or, of an empty input, none)
  * at its end; the hash itself if is_root, for an input that is one stretch.
+ *
+ * One byte of each page is read first: of a page of a file that is not mapped yet, the kernels would prefetch nothing, and
+ * a page fault amid their vectors costs more than one here: together a fifth of the time.
  * in   src: nbytes, any alignment      out  dst: 32 bytes      over-reads: none      fails: never                       */
 MB_KERNEL void mb_blake3_stretch(mb_blake3_kernel kernel, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index, bool is_root) {
     uint8_t cvs[MB_BLAKE3_STRETCH / MB_BLAKE3_CHUNK * MB_BLAKE3_NBYTES];
     const uint64_t first = index * (MB_BLAKE3_STRETCH / MB_BLAKE3_CHUNK), whole = nbytes / MB_BLAKE3_CHUNK;
     uint64_t count = whole;
+    for (uint64_t at = 0; at < nbytes; at += MB_BLAKE3_PAGE) (void)*(const volatile uint8_t *)(src + at);
     if (nbytes <= MB_BLAKE3_CHUNK) {
         mb_blake3_chunk(dst, src, nbytes, first, is_root);
         return;
