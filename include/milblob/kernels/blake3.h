@@ -5,7 +5,6 @@
  * programs (b3sum) compute the same hash, so users can check it without milblob.
  *
  * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
- * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
  * between which the block's words are permuted. A chunk is up to sixteen compressions in a row; a parent is one, over the
  * chaining values of its two children. In the tree each left subtree is complete and as large as possible: pairing
  * neighbours level by level, with an odd last one promoted unchanged, gives that tree. So the chaining values of equal
