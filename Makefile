@@ -48,8 +48,8 @@ style: $(VENV)/.tools
 types: $(VENV)/.tools # which does not need the extension: with make -j2 that is compiled at the same time
 	$(PY) -m mypy
 
-stubs: $(VENV)/.built $(VENV)/.tools # with a cache of its own, for they run side by side
-	MYPY_CACHE_DIR=.mypy_cache/stubs $(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist \
+stubs: $(VENV)/.built $(VENV)/.tools
+	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --mypy-config-file tests/stubtest.ini \
 	    --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
 neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
