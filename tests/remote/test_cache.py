@@ -87,7 +87,8 @@ def test_ranges_of_two_runs_add_up(server, package, cache):
 def test_nothing_is_kept_unless_a_cache_is_given(server, package, cache, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     milblob.load(server.model)
-    milblob.load(package, cache=cache)
+    with pytest.raises(ValueError, match="cache: expected a URL"):
+        milblob.load(package, cache=cache)
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import ftplib
+import functools
+import inspect
 import io
 import random
 import re
@@ -17,7 +19,7 @@ import milblob.onnx
 from cases import MODEL_CASES, load_case
 from milblob.cli import main
 from milblob.remote import http
-from paths import ROOT
+from paths import DEMO, ROOT
 from remote_server import files_below, serving
 from repacking import FILE, simple_package, small_package
 from thorough import sized
@@ -249,6 +251,49 @@ def test_options_need_a_url(package):
     assert status == 2 and "expected a URL" in error
     status, _, error = run("ls", "https://host/m.mlpackage", "--storage-option", "=s3cr3t")
     assert status == 2 and "s3cr3t" not in error
+
+
+def calls_with(parameter):
+    """The public functions and classes that have a parameter, by name; to call each with one source."""
+    for module in (milblob, milblob.onnx):
+        for name in module.__all__:
+            with contextlib.suppress(ValueError, TypeError):
+                given = inspect.signature(getattr(module, name)).parameters
+                if parameter in given and name != "download":  # which takes nothing but URLs
+                    others = {"b": DEMO, "weights": DEMO, "framework": "np"}
+                    more = {key: value for key, value in others.items() if key in given}
+                    yield f"{module.__name__}.{name}", functools.partial(getattr(module, name), **more)
+
+
+@pytest.mark.parametrize("options", [{"storage_options": {"anon": True}}, {"cache": "dir"}, {"cache": ""}])
+def test_every_call_refuses_what_is_for_urls_without_one(package, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    archive = make_archive(str(tmp_path / "model"), "zip", package.parent, package.name)
+    ((option, _),) = options.items()
+    calls = dict(calls_with(option))
+    assert {"milblob.open", "milblob.load", "milblob.safe_open", "milblob.diff"} <= set(calls)
+    for name, call in calls.items():
+        for source in (package, str(package), archive):
+            with pytest.raises(
+                ValueError, match=r": expected a URL, which (it is|they are) for, got the path "
+            ) as caught:
+                call(source, **options)
+            assert str(caught.value).startswith(option.replace("_", " ")), name
+    assert not (tmp_path / "dir").exists()
+
+
+def test_what_is_for_urls_is_not_for_the_paths_beside_one(package, tmp_path):
+    system = fsspec.filesystem("memory")
+    for name, data in files_below(package, "beside.mlpackage/").items():
+        system.pipe(f"/{name}", data)
+    archive = make_archive(str(tmp_path / "model"), "zip", package.parent, package.name)
+    url = "memory://beside.mlpackage"
+    for local in (package, archive):
+        for sources in ((url, local), (local, url)):
+            found = milblob.diff(*sources, storage_options={"skip_instance_cache": True}, cache=tmp_path / "dir")
+            assert found.is_same
+            status, _, error = run("diff", *sources, "--cache", tmp_path / "dir")
+            assert (status, error) == (0, "")
 
 
 @pytest.mark.parametrize("option", [("--cache", "dir"), ("--download", "dir"), ("--storage-option", "anon=true")])

@@ -123,7 +123,8 @@ def local_source(text: str, arguments: Namespace) -> Iterator[str]:
 
     size = _CACHE_NBYTES if arguments.cache_size is None else arguments.cache_size
     cache = None if arguments.cache is None else Cache(arguments.cache, size)
-    with local(text, stored if is_url(text) else None, arguments.max_nbytes, cache) as path:
+    options, cache = (stored, cache) if is_url(text) else (None, None)  # an archive beside a URL needs none of both
+    with local(text, options, arguments.max_nbytes, cache) as path:
         yield path
 
 

@@ -37,10 +37,10 @@ def open_source(
     Raises: As they do; ValueError: options for a source that is open.
     """
     if isinstance(source, Model | Arrays):
-        if constants or stored or not mmap or max_nbytes is not None or storage_options or cache:
+        if constants or stored or not mmap or storage_options or max_nbytes is not None or cache is not None:
             raise ValueError("options: expected none of an open model, which has its own")
         return source
-    if storage_options or is_remote(source):
+    if storage_options or cache is not None or is_remote(source):
         from ..remote.mirror import local
 
         source = stack.enter_context(local(source, storage_options, max_nbytes, cache))

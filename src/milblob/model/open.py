@@ -89,8 +89,8 @@ def open(
             operations than any tool writes; ResolveError: the manifest names no file. A missing weight file raises only
             when one of its tensors is read.
         PendingChangeError: "r", and a change of the model was interrupted: `milblob.recover` completes it.
-        ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
-            another writer has it.
+        ValueError: another mode; "r+" with mmap=False, or of a file inside a package; `storage_options` or `cache`
+            without a URL. BlockingIOError: "r+", and another writer has it.
 
     Examples:
         >>> with milblob.open("demo.mlpackage") as model:
@@ -102,7 +102,7 @@ def open(
     """
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     mirror = None
-    if storage_options or is_remote(source):
+    if storage_options or cache is not None or is_remote(source):
         from ..remote.mirror import open_mirror
 
         mirror = open_mirror(source, storage_options, max_nbytes, cache)
@@ -191,7 +191,7 @@ def load(
         (69, (96, 48), dtype('float32'))
     """
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
-    if storage_options or is_remote(source):
+    if storage_options or cache is not None or is_remote(source):
         from ..remote.mirror import local
 
         with local(source, storage_options, max_nbytes, cache) as path:

@@ -185,7 +185,8 @@ def open_mirror(
         cache: keeps what is fetched of a URL.
 
     Raises:
-        ValueError: a URL that cannot be one; an option that its file system does not have; options without a URL.
+        ValueError: a URL that cannot be one; an option that its file system does not have; options or a cache without a
+            URL.
         OSError, PermissionError: the cache cannot be used.
         TypeError: options that are no mapping.
         ImportError: fsspec, or what it needs for this URL, is not installed.
@@ -194,6 +195,8 @@ def open_mirror(
     if not is_url(text):
         if as_options(options):
             raise ValueError(f"storage options: expected a URL, which they are for, got the path {text}")
+        if cache is not None:
+            raise ValueError(f"cache: expected a URL, which it is for, got the path {text}")
         if not paths.is_file(text):
             return None
         return _zip(lambda: MappedFile(text), text, max_nbytes, lambda: None)
@@ -216,7 +219,8 @@ def local(
     source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None, cache: CacheLike = None
 ) -> Iterator[Any]:
     """Yield the local path that represents a source until the block ends; the source itself, where it is local."""
-    mirror = open_mirror(source, options, max_nbytes, cache) if is_remote(source) or options else None
+    is_asked = is_remote(source) or options or cache is not None
+    mirror = open_mirror(source, options, max_nbytes, cache) if is_asked else None
     if mirror is None:
         yield source
         return
