@@ -1,5 +1,6 @@
 """BlobWriter, new files: the bytes that tests/support/reference.py writes, however the elements come; whole or not at all."""
 
+import ctypes
 import os
 import tracemalloc
 
@@ -146,6 +147,21 @@ def test_packed_data_that_is_refused(tmp_path, data, dtype, count, error, words)
             blobs.write_packed(data, dtype, count)
         assert str(caught.value) == words
         assert len(blobs) == 0
+
+
+@pytest.mark.parametrize("data", [
+    np.array([None, "a"], object), memoryview(np.array([None, "a"], object)), np.zeros(0, object),
+    (ctypes.py_object * 2)(1, 2), np.zeros(2, [("a", "f4"), ("b", object)]),
+    memoryview(np.zeros(2, [("O", "f4"), ("b", object)])),
+])  # fmt: skip
+def test_addresses_of_python_objects_are_no_data(tmp_path, data):
+    with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:
+        offset = blobs.reserve(64, "uint8")
+        for call in (lambda: blobs.write_packed(data, "uint8"), lambda: blobs.fill(offset, data)):
+            with pytest.raises(TypeError, match="data: expected a buffer of elements .*, got one of Python objects"):
+                call()
+        blobs.fill(offset, memoryview(np.zeros(16, [("O", "f4")])))  # the name of a field is none of its type
+    assert not milblob.BlobReader(tmp_path / "a").read(offset).any()
 
 
 def test_packed_data_of_all_kinds(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -181,13 +182,13 @@ class BlobWriter:
 
         Raises:
             ValueError: the bytes are not a whole number of elements, or do not match `count`.
-            TypeError, OSError: as `write`. BufferError: a strided buffer.
+            TypeError: as `write`; a buffer of Python objects. OSError: as `write`. BufferError: a strided buffer.
         """
         self._require_process()
         with self._turn:
             self._require_open()
             target = _require_blob(as_dtype(dtype))
-            view = memoryview(_codec.Buffer(data))
+            view = _bytes_of(data)
             count = _require_count(view.nbytes, target, count, "data")
             unused = view.nbytes * 8 - count * target.nbits
             pieces = [view]
@@ -264,7 +265,8 @@ class BlobWriter:
             start: byte offset within the record's data; pieces may come in any order.
 
         Raises:
-            KeyError: no reserved record there. ValueError: it reaches past the record's data. OSError: as `write`.
+            KeyError: no reserved record there. ValueError: it reaches past the record's data. TypeError, BufferError,
+                OSError: as `write_packed`.
         """
         self._require_process()
         with self._turn:
@@ -272,7 +274,7 @@ class BlobWriter:
             if as_integer("record", offset, "the offset of one") not in self._reserved:
                 raise KeyError(f"record: expected one that is reserved, got offset {offset}")
             data_offset, nbytes, done = self._reserved[offset]
-            view = memoryview(_codec.Buffer(data))
+            view = _bytes_of(data)
             start = as_integer("start", start)
             stop = start + view.nbytes
             if start < 0 or stop > nbytes:
@@ -493,6 +495,23 @@ def _require_blob(dtype: DType) -> DType:
     if dtype.blob_code is None:
         raise TypeError(f"dtype: expected one that blob files hold, got {dtype}")
     return dtype
+
+
+def _bytes_of(data: Any) -> memoryview:
+    """Return the bytes of a buffer.
+
+    Raises: TypeError: no buffer, or one of Python objects, whose bytes are addresses. BufferError: a strided one.
+    """
+    view = memoryview(_codec.Buffer(data))
+    dtype = getattr(data, "dtype", None)
+    if isinstance(dtype, np.dtype):  # some of them have no format
+        is_of_objects = dtype.hasobject
+    else:
+        with memoryview(data) as typed:
+            is_of_objects = "O" in re.sub(":[^:]*:", "", typed.format)  # without names of fields
+    if is_of_objects:
+        raise TypeError("data: expected a buffer of elements in their stored form, got one of Python objects")
+    return view
 
 
 def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
