@@ -16,6 +16,8 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from .forks import here
+
 PIECE_NBYTES = 1 << 22
 """Bytes that one thread processes at a time: enough (about a millisecond) to be worth starting a thread."""
 
@@ -368,12 +370,12 @@ class _Team(Generic[_T, _R]):
         self._has_room = has_room
         self._alive = 0
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._process = here()
 
     @property
     def is_foreign(self) -> bool:
         """Whether this is a forked process, which has no threads (and perhaps a lock that is never released)."""
-        return self._pid != os.getpid()
+        return not self._process.is_here
 
     def offer(self, slot: _Slot[_T, _R]) -> None:
         """Queue an item. The first waiting item is left to the caller."""

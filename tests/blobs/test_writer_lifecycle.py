@@ -223,6 +223,42 @@ def test_a_forked_process_leaves_the_file_alone(tmp_path, mode, named):
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: a forked child's leftovers are not tested")
+def test_a_writer_that_only_another_thread_has_is_left_alone_by_a_forked_process(tmp_path):
+    """Python destroys what the other threads had before it calls what `os.register_at_fork` was given."""
+    code = """
+        import os, sys, threading
+        import numpy as np
+        import milblob
+        path = sys.argv[1]
+        with milblob.BlobWriter(path) as blobs:
+            blobs.write(np.arange(3, dtype=np.uint8))
+        own, has_begun, may_end = threading.local(), threading.Event(), threading.Event()
+        def append():
+            own.blobs = milblob.BlobWriter(path, "a")
+            own.blobs.write(np.zeros(3 << 20, np.uint8))
+            has_begun.set()
+            may_end.wait()
+            own.blobs.close()
+        thread = threading.Thread(target=append, daemon=True)
+        thread.start()
+        has_begun.wait()
+        nbytes = os.path.getsize(path)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert os.path.getsize(path) == nbytes > 3 << 20
+        try:
+            milblob.BlobWriter(path, "a")
+        except BlockingIOError:
+            may_end.set()
+        thread.join()
+        print([record.count for record in milblob.BlobReader(path)])
+    """
+    assert run_child(code, tmp_path / "a").strip() == str([3, 3 << 20])
+
+
 # ------------------------------------------------------------------------------------------------- what the system lacks
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import array_of, as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
+from ..forks import here
 from ..storage import paths
 from ..storage.disk import naming, sync
 from ..storage.locks import lock, unlock
@@ -29,17 +30,6 @@ _CHUNK_COUNT = 1 << 18  # elements of a strided or packed array copied at a time
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
-
-_process = object()  # another one in each forked process; to ask the system for its number takes as long as a write
-
-
-def _note_fork() -> None:
-    global _process
-    _process = object()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 class BlobWriter:
@@ -87,7 +77,7 @@ class BlobWriter:
         self.path = as_path(path)
         self.mode = mode
         self._sync = sync
-        self._process = _process
+        self._process = here()
         self._turn = _codec.Turn(f"writer {self.path}")
         self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self._records = _codec.RecordBuffer(self._turn, _BUFFER_NBYTES, align, np.ndarray, _CODES)
@@ -122,7 +112,7 @@ class BlobWriter:
         return fd
 
     def _require_process(self) -> None:
-        if self._process is not _process:
+        if self._process.was_forked:
             raise RuntimeError(f"writer {self.path}: expected the process that opened it, got a forked one")
 
     def _require_open(self) -> None:
@@ -151,7 +141,7 @@ class BlobWriter:
             OSError: the file cannot be written. ValueError: the writer is closed.
             RuntimeError: another thread is writing, or this is a forked process.
         """
-        if dtype is None and self._process is _process and (offset := self._records.add(array)):
+        if dtype is None and not self._process.was_forked and (offset := self._records.add(array)):
             return offset  # most arrays: a copy of them is all that is needed
         self._require_process()
         with self._turn:
@@ -442,7 +432,7 @@ class BlobWriter:
             if new is not None:
                 fd = -1
                 new.discard()  # does nothing after `commit`
-            elif fd >= 0 and self._process is _process:  # a forked process shares the file and must leave it alone
+            elif fd >= 0 and self._process.is_here:  # a forked process shares the file and must leave it alone
                 with contextlib.suppress(OSError):
                     if undo and self._marked:
                         self._take_back(fd)
@@ -475,14 +465,14 @@ class BlobWriter:
     ) -> None:
         if error is None:
             self.close()
-        elif self._process is not _process:
+        elif not self._process.is_here:
             self._let_go(undo=True)
         else:
             self._turn.when_free(lambda: self._let_go(undo=True))  # a thread must not write to a closed descriptor
 
     def __del__(self) -> None:
         if self._fd >= 0:
-            if self._process is _process:
+            if self._process.is_here:
                 warnings.warn(f"{self!r} was never closed: nothing was written", ResourceWarning, 2, source=self)
             self._let_go(undo=True)
 

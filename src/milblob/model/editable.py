@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 from .. import _codec
 from ..arguments import array_of, as_path, source_of
 from ..errors import FormatError, ResolveError
+from ..forks import here
 from ..program import wire_edits
 from ..storage import journal, paths, pending
 from ..storage.locks import give_back, lock, unlock
@@ -71,7 +72,7 @@ class EditableModel(Model):
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
         self._lock_fd = -1
-        self._pid = os.getpid()
+        self._process = here()
         source = source_of(source)
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
@@ -187,7 +188,7 @@ class EditableModel(Model):
         Args:
             patches, replacements: as for `journal.commit`; their paths are from `writable`.
         """
-        if self._pid != os.getpid():  # its descriptors, and so the lock, belong to the process that opened the model
+        if not self._process.is_here:  # its descriptors, and so the lock, belong to the process that opened the model
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         progress = journal.CommitProgress()
         try:
@@ -255,7 +256,7 @@ class EditableModel(Model):
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is None:
             self.close()
-        elif self._pid != os.getpid():  # no other thread is in a forked process, not even one that had the turn
+        elif not self._process.is_here:  # no other thread is in a forked process, not even one that had the turn
             self._release()
         else:
             self._turn.when_free(self._release)  # waits for a writing thread
@@ -270,21 +271,21 @@ class EditableModel(Model):
     def _close_fds(self) -> None:
         fds, self._fds = self._fds, {}
         try:
-            for fd in fds.values() if self._pid == os.getpid() else ():
+            for fd in fds.values() if self._process.is_here else ():
                 unlock(fd)
         finally:  # after Ctrl-C, closing unlocks them
             for fd in fds.values():
                 os.close(fd)
 
     def __del__(self) -> None:
-        if hasattr(self, "_pid"):  # else Ctrl-C came before it had anything
+        if hasattr(self, "_process"):  # else Ctrl-C came before it had anything
             self._unlock()
 
     def _unlock(self) -> None:
         try:
             self._close_fds()
         finally:
-            give_back(self, "_lock_fd", self._pid == os.getpid())
+            give_back(self, "_lock_fd", self._process.is_here)
 
 
 def _require_same(fd: int, path: str) -> None:

@@ -16,6 +16,7 @@ from typing import Self
 from .._codec import exchange
 from ..arguments import as_path
 from ..errors import DestinationExistsError
+from ..forks import here
 from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, give_back, is_named, replacing, take
@@ -33,7 +34,7 @@ class Whole:
     """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`."""
 
     path: str  # the final name, links resolved
-    _pid = 0  # for `__del__`, if Ctrl-C comes before there is anything
+    _process = here()  # for `__del__`, if Ctrl-C comes before there is anything
 
     def complete(self) -> None:
         """Do everything that may fail before it takes its name. Does nothing when called again."""
@@ -143,7 +144,7 @@ class NewFile(Whole):
         self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False, held: bool = False
     ) -> None:
         self._inode = 0  # once it is complete
-        self._pid = os.getpid()
+        self._process = here()
         self.path, old = _destination(as_path(path), force, locked)
         self._force, self._sync, self._locked, self._held = force, sync, locked, held
         directory = os.path.dirname(self.path) or "."
@@ -178,14 +179,14 @@ class NewFile(Whole):
 
     def discard(self) -> None:
         self._close()
-        if self._name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
+        if self._name is not None and self._process.is_here:  # a forked process has a copy of this object
             with contextlib.suppress(OSError):
                 os.unlink(self._name)
         self._name = None  # last: after Ctrl-C, `__del__` removes what is left
 
     def release(self) -> None:
         """Release the lock that `held` keeps. Does nothing when called again."""
-        give_back(self, "_held_fd", self._pid == os.getpid())
+        give_back(self, "_held_fd", self._process.is_here)
 
     def __del__(self) -> None:
         self.release()  # after Ctrl-C
@@ -195,7 +196,7 @@ class NewFile(Whole):
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
-        give_back(self, "fd", self._pid == os.getpid())
+        give_back(self, "fd", self._process.is_here)
 
 
 class NewDirectory(Whole):
@@ -226,7 +227,7 @@ class NewDirectory(Whole):
 
     def __init__(self, path: str, *, replace: bool = False, locked: bool = False) -> None:
         self._is_complete = False
-        self._pid = os.getpid()
+        self._process = here()
         path = as_path(path).rstrip("/\\") or path
         self.path, self._replace, self._locked = _resolved(path), replace, locked
         old = paths.status(self.path, follow=False)
@@ -295,7 +296,7 @@ class NewDirectory(Whole):
         return _sizes_below(self.name)
 
     def discard(self) -> None:
-        is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
+        is_ours = self._process.is_here  # a forked process has a copy of this object
         try:
             if self.name and is_ours:
                 remove_tree(self.name)
@@ -317,7 +318,7 @@ class NewNamedFile(Whole):
 
     def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
         self._inode = 0  # once it is complete
-        self._pid = os.getpid()
+        self._process = here()
         self.path, self._old = _destination(path, force, locked)  # path: the final name, links resolved
         self._force, self._locked = force, locked
         parent = os.path.dirname(self.path) or "."
@@ -349,7 +350,7 @@ class NewNamedFile(Whole):
         return _sizes_below(self._directory)
 
     def discard(self) -> None:
-        if self._directory and self._pid == os.getpid():  # a forked process has a copy of this object
+        if self._directory and self._process.is_here:  # a forked process has a copy of this object
             remove_tree(self._directory)
         self._directory = ""  # last: after Ctrl-C, `__del__` removes what is left
         with contextlib.suppress(OSError):
