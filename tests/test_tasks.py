@@ -136,7 +136,7 @@ class _Detached:
     def cpu(self):
         return self
 
-    contiguous = cpu
+    contiguous = resolve_conj = resolve_neg = cpu
 
     def numpy(self):
         return self._array

@@ -136,8 +136,11 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
 
 
 def _of_torch(tensor: Any) -> Any:
-    """Return a torch tensor as NumPy takes it: without gradients, on the CPU, in a dtype of ml_dtypes if need be."""
-    tensor = tensor.detach().cpu().contiguous()
+    """Return a torch tensor as NumPy takes it: without gradients, on the CPU, in a dtype of ml_dtypes if need be.
+
+    A view of conjugate or negative values, whose memory has others, becomes these values.
+    """
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     own = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(name)
     if own is None:

@@ -151,6 +151,31 @@ def test_torch_has_each_type_as_in_safetensors(torch, paths):
                 assert f.get_tensor(name).dtype == f.get_slice(name)[...].dtype == found[name].dtype
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn", "int32"])
+def test_views_of_negative_values_are_stored_as_their_values(torch, tmp_path, name):
+    """The memory of the tensor has other values, and a flag of it negates them."""
+    values = torch.tensor([2, -4, 8]).to(getattr(torch, name))
+    negative = torch._neg_view(values)
+    assert negative.is_neg() and negative.is_contiguous()
+    wanted = np.array([-2, 4, -8]).astype(getattr(ml_dtypes, name, name))
+    assert milblob.pack_tensor(negative) == milblob.pack_tensor(wanted)
+    milblob.save({"a": negative}, tmp_path / "a.npz")
+    assert np.array_equal(milblob.open_arrays(tmp_path / "a.npz")["a"].read(), wanted)
+    with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:
+        offsets = [blobs.write(negative), *blobs.write_many([negative])]
+    for offset in offsets:
+        assert np.array_equal(milblob.BlobReader(tmp_path / "a").read(offset), wanted)
+
+
+def test_imaginary_parts_and_conjugates_of_torch(torch):
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert conjugate.is_conj() and conjugate.imag.is_neg()
+    assert milblob.pack_tensor(conjugate.imag) == milblob.pack_tensor(np.float32([-2]))
+    assert milblob.statistics(conjugate.imag).min == -2
+    with pytest.raises(TypeError, match="expected one that MIL has, got complex64"):
+        milblob.pack_tensor(conjugate)
+
+
 def test_slices_of_torch_are_those_of_safetensors(torch, paths):
     library = importlib.import_module("safetensors")
     with library.safe_open(paths[0], "pt") as one, milblob.safe_open(paths[0], "pt") as other:
