@@ -269,12 +269,13 @@ class EditableModel(Model):
             self._unlock()
 
     def _close_fds(self) -> None:
-        fds, self._fds = self._fds, {}
-        try:
-            for fd in fds.values() if self._process.is_here else ():
-                unlock(fd)
-        finally:  # after Ctrl-C, closing unlocks them
-            for fd in fds.values():
+        is_ours = self._process.is_here
+        for relative, fd in list(self._fds.items()):  # after Ctrl-C, `__del__` closes those that are left
+            del self._fds[relative]
+            try:
+                if is_ours:
+                    unlock(fd)
+            finally:  # closing unlocks it too
                 os.close(fd)
 
     def __del__(self) -> None:

@@ -21,7 +21,7 @@ from ..model.table import format_of
 from ..program.splice import Spliced
 from ..progress import Progress, ProgressCounter, start_progress
 from ..selection import Select, selector
-from ..storage import paths, pending
+from ..storage import disk, paths, pending
 from ..storage.beneath import Location
 from ..storage.locks import lock
 from ..storage.mapped import MappedFile
@@ -491,8 +491,7 @@ def _lock(models: list[Model], destination: str, stack: contextlib.ExitStack) ->
     """
     real, has_lock = os.path.realpath(destination), False
     if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks
-        fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        stack.callback(os.close, fd)
+        fd = stack.enter_context(disk.opened(real))
         try:
             lock(fd, real)
             has_lock = True

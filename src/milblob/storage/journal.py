@@ -256,9 +256,10 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     status = os.fstat(old)
     name = journal_format.staged_name(os.path.basename(replacement.path))
     with _directory_of(root, replacement.path) as directory:
-        with naming(join(root, replacement.path)):
-            fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
+        fd = -1
         try:
+            with naming(join(root, replacement.path)):
+                fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
             owners.keep_file(fd, status)
             with naming(join(root, replacement.path), fd):
                 replacement.write(fd)
@@ -269,7 +270,8 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
                 directory.unlink(name)
             raise
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
         _sync_names(directory)
     return Entry(REPLACEMENT, replacement.path, nbytes, 0, digest + name.encode())
 

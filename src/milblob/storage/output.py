@@ -411,8 +411,13 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
             if error.errno not in CANNOT:
                 raise
         else:
-            with contextlib.suppress(OSError):
+            try:
                 take(fd)  # for the time it has a temporary name
+            except OSError:
+                pass  # the file system has no locks
+            except BaseException:  # Ctrl-C
+                os.close(fd)
+                raise
             return fd, None
     for _ in range(_ATTEMPTS):
         name, fd = new_name(directory), -1
