@@ -100,7 +100,9 @@ def test_broken_manifests_are_refused(made, text):
         ours.ModelPackage(str(path))
 
 
-@pytest.mark.parametrize("inside", ["../../secret", "/etc/passwd", "a/../../../secret", "..\\..\\secret", "C:\\x", ""])
+@pytest.mark.parametrize(
+    "inside", ["../../secret", "/etc/passwd", "a/../../../secret", "..\\..\\secret", "C:\\x", "", "a\0b"]
+)
 def test_items_are_inside_the_package(made, tmp_path, inside):
     (tmp_path / "secret").write_text("secret")
     path = made(ours)
@@ -109,6 +111,61 @@ def test_items_are_inside_the_package(made, tmp_path, inside):
     (path / "Manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RuntimeError, match="^Item is not inside the package: "):
         ours.ModelPackage(str(path))
+
+
+def test_a_folder_that_is_a_link_leads_out_of_the_package(made, tmp_path):
+    """An item in it would be replaced and removed where the link leads."""
+    path = made(ours)
+    package = ours.ModelPackage(str(path))
+    author = path / "Data" / "com.apple.CoreML"
+    author.rename(tmp_path / "own")
+    author.symlink_to(tmp_path / "own")
+    before = sorted(os.listdir(tmp_path / "own"))
+    for call in (
+        lambda: ours.ModelPackage(str(path)),
+        lambda: package.addItem(str(tmp_path / "other"), "new", "com.apple.CoreML", ""),
+        lambda: package.replaceRootModel(str(tmp_path / "other"), "other", "me", "another"),
+    ):
+        with pytest.raises(RuntimeError, match="^Item is not inside the package: com.apple.CoreML/"):
+            call()
+    assert sorted(os.listdir(tmp_path / "own")) == before
+
+
+@pytest.mark.parametrize("module", [ours, theirs])
+def test_a_root_model_that_cannot_be_removed(made, tmp_path, module):
+    """The manifest names the new one by then."""
+    package = module.ModelPackage(str(made(module)))
+    os.unlink(package.getRootModel().path())
+    with pytest.raises(RuntimeError, match="^Failed to remove file at path: .*model.mlmodel"):
+        package.replaceRootModel(str(tmp_path / "other"), "other", "me", "another")
+
+
+def test_a_root_model_of_the_same_path_in_other_words_remains(made, tmp_path):
+    path = made(ours)
+    manifest = json.loads((path / "Manifest.json").read_text())
+    entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
+    entry["path"] = "./" + entry["path"]
+    (path / "Manifest.json").write_text(json.dumps(manifest))
+    package = ours.ModelPackage(str(path))
+    package.replaceRootModel(str(tmp_path / "other"), *ITEM)
+    with open(ours.ModelPackage(str(path)).getRootModel().path(), "rb") as file:
+        assert file.read() == b"other"
+
+
+def test_ctrl_c_once_the_manifest_names_an_item(made, tmp_path, monkeypatch):
+    path = made(ours)
+    replace = os.replace
+
+    def interrupted(source, target):
+        replace(source, target)
+        if target.endswith("Manifest.json"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", interrupted)
+        ours.ModelPackage(str(path)).replaceRootModel(str(tmp_path / "other"), "other", "me", "another")
+    with open(ours.ModelPackage(str(path)).getRootModel().path(), "rb") as file:
+        assert file.read() == b"other"
 
 
 def test_without_a_root_model(tmp_path):

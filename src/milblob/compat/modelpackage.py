@@ -104,9 +104,22 @@ class ModelPackage:
 
     def _inside(self, relative: str) -> str:
         parts = relative.replace("\\", "/").split("/")
-        if os.path.isabs(relative) or ".." in parts or not relative or ":" in parts[0]:
+        is_inside = not (
+            os.path.isabs(relative) or ".." in parts or not relative or ":" in parts[0] or "\0" in relative
+        )
+        path = os.path.join(self._data, relative)
+        if is_inside:  # nor is its folder a link that leads out: items are replaced and removed there
+            data, folder = os.path.realpath(self._data), os.path.realpath(os.path.dirname(path))
+            is_inside = folder == data or folder.startswith(data + os.sep)
+        if not is_inside:
             raise RuntimeError(f"Item is not inside the package: {relative}")
-        return os.path.join(self._data, relative)
+        return path
+
+    def _has_written(self, identifier: str) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            manifest = json.loads(Path(self._path, "Manifest.json").read_bytes())
+            return identifier in manifest.get("itemInfoEntries", {})
+        return False
 
     def _item(self, identifier: str) -> ModelPackageItemInfo | None:
         entry = self._manifest.get("itemInfoEntries", {}).get(identifier)
@@ -140,20 +153,21 @@ class ModelPackage:
         old_entries = dict(self._manifest.get("itemInfoEntries", {}))
         if root:
             del self._manifest["itemInfoEntries"][root]
-        target, is_new = "", False
+        target, is_new, identifier = "", False, str(uuid.uuid4())
         try:
             if self.findItemByNameAuthor(name, author) is not None:
                 raise RuntimeError(f"The package already contains a file with name: {name} author: {author}")
             target = self._inside(f"{author}/{name}")
             is_new = not paths.is_there(target)
             _copy(path, target)
-            identifier = str(uuid.uuid4())
             entry = dict(zip(_KEYS, (f"{author}/{name}", name, author, description), strict=True))
             self._manifest.setdefault("itemInfoEntries", {})[identifier] = entry
             if root is not None:
                 self._manifest["rootModelIdentifier"] = identifier
             self._write()
         except BaseException as error:
+            if self._has_written(identifier):  # Ctrl-C came after the manifest had its name: it needs the item
+                raise
             self._manifest = old
             if "itemInfoEntries" in old:
                 old["itemInfoEntries"] = old_entries
@@ -175,8 +189,12 @@ class ModelPackage:
         old = self._manifest.get("rootModelIdentifier")
         item = self._item(old) if old is not None else None
         identifier = self._add(path, name, author, description, old if item is not None else "")
-        if item is not None and item.path() != self._inside(f"{author}/{name}"):
-            os.unlink(item.path())
+        if item is not None:
+            try:
+                if not os.path.samefile(item.path(), self._inside(f"{author}/{name}")):
+                    os.unlink(item.path())
+            except OSError as error:
+                raise RuntimeError(f"Failed to remove file at path: {item.path()} ({error})") from error
         return identifier
 
     def getRootModel(self) -> ModelPackageItemInfo:  # noqa: N802
