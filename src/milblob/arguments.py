@@ -139,9 +139,15 @@ def _of_torch(tensor: Any) -> Any:
     """Return a torch tensor as NumPy takes it: without gradients, on the CPU, in a dtype of ml_dtypes if need be.
 
     A view of conjugate or negative values, whose memory has others, becomes these values.
+    Raises: TypeError: torch cannot negate values of this dtype.
     """
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.detach().cpu()
     name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        tensor = tensor.resolve_conj().resolve_neg()
+    except NotImplementedError as error:
+        raise TypeError(f"array: expected a tensor with its values, got a negative view of {name} ({error})") from error
+    tensor = tensor.contiguous()
     own = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(name)
     if own is None:
         return tensor.numpy()

@@ -151,7 +151,7 @@ def test_torch_has_each_type_as_in_safetensors(torch, paths):
                 assert f.get_tensor(name).dtype == f.get_slice(name)[...].dtype == found[name].dtype
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn", "int32"])
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "int32"])
 def test_views_of_negative_values_are_stored_as_their_values(torch, tmp_path, name):
     """The memory of the tensor has other values, and a flag of it negates them."""
     values = torch.tensor([2, -4, 8]).to(getattr(torch, name))
@@ -165,6 +165,14 @@ def test_views_of_negative_values_are_stored_as_their_values(torch, tmp_path, na
         offsets = [blobs.write(negative), *blobs.write_many([negative])]
     for offset in offsets:
         assert np.array_equal(milblob.BlobReader(tmp_path / "a").read(offset), wanted)
+
+
+def test_a_negative_view_that_torch_cannot_resolve_is_refused(torch):
+    negative = torch._neg_view(torch.tensor([2.0, 4.0]).to(torch.float8_e4m3fn))
+    with pytest.raises(
+        TypeError, match="^array: expected a tensor with its values, got a negative view of float8_e4m3fn "
+    ):
+        milblob.pack_tensor(negative)
 
 
 def test_imaginary_parts_and_conjugates_of_torch(torch):
