@@ -23,6 +23,7 @@ from coremltools.converters.mil import Builder as mb  # noqa: E402
 
 import equal_forms as forms  # noqa: E402
 from compress_coremltools import decompressed, theirs  # noqa: E402
+from coremltools_view import load_pymil, weights_of  # noqa: E402
 from language_models import transformer  # noqa: E402
 
 
@@ -112,6 +113,24 @@ def test_forms_of_ios16(tmp_path, target, half):
     assert set(ops(tmp_path / "b.mlpackage").values()) == {"constexpr_lut_to_dense"}
     assert_same_outputs(source, tmp_path / "b.mlpackage")
     ct.models.MLModel(str(shutil.copytree(tmp_path / "b.mlpackage", tmp_path / "c.mlpackage")), skip_model_load=True)
+
+
+@pytest.mark.parametrize("target", ["iOS16", pytest.param("iOS17", marks=pytest.mark.thorough), "iOS18"])
+@pytest.mark.parametrize("order", [("dense", "float16"), ("float16", "dense")])
+def test_dense_weights_take_the_form_of_a_constexpr_cast(tmp_path, target, order):
+    values = forms.dense(forms.codes(0.3), False)
+    made = {
+        "dense": lambda name: mb.const(val=values, name=name),
+        "float16": lambda name: mb.constexpr_cast(source_val=values.astype(np.float16), output_dtype="fp32", name=name),
+    }
+    some = [{form: made[form] for form in order}]
+    source = forms.save_forms(tmp_path / "a.mlpackage", some, target=getattr(ct.target, target), half=False)
+    report = shared_copy(source, tmp_path / "b.mlpackage")
+    assert len(report.shared) == 1 and set(ops(tmp_path / "b.mlpackage").values()) == {"constexpr_cast"}
+    assert_same_outputs(source, tmp_path / "b.mlpackage")
+    weights = weights_of(load_pymil(tmp_path / "b.mlpackage"))
+    found = [values for op, _, values in weights.values() if op == "constexpr_cast"]
+    assert len(found) == 2 and all(np.array_equal(array, values) for array in found)
 
 
 def test_other_matrices_are_kept(tmp_path):

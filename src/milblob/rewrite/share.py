@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from .. import _codec
+from ..dtypes import DType
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..program.compress_edits import Link, Links, Same, constexpr_edit
@@ -19,6 +20,7 @@ from ..program.splice import Edit
 from ..program.types import TensorType
 from ..program.wire_edits import reference_edit
 from ..results import Result
+from ..values.tensorvalue import pack_tensor
 from .alike import Shared
 from .changes import TensorChange
 from .decompress import Decompression, dense_edit, plan_decompression
@@ -127,6 +129,8 @@ def _copy_parts(
     described.
     """
     program = cast(OpenProgram, reference.program)
+    if chain.op.type == "constexpr_cast":  # its other parameter is text, which is no part of a weight
+        stored.append((f"{prefix}output_dtype", DType.STRING, (), pack_tensor("fp32")))
     for name, row in chain.parts.items():
         key = prefix + name
         if not isinstance(row, Compressed):
