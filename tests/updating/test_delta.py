@@ -72,6 +72,14 @@ def other_files(old, new):
     (old / "gone.txt").write_bytes(b"gone")
 
 
+def no_weights(old, new):
+    """The folder of the weights is an item of the manifest, and empty, as coremltools makes it."""
+    milblob.repack(old, new, inline=1 << 40)
+    folder = new / "Data" / "com.apple.CoreML" / "weights"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
 def nothing(old, new):
     shutil.copytree(old, new)
 
@@ -79,8 +87,8 @@ def nothing(old, new):
 @pytest.mark.parametrize(
     "change",
     some(
-        [one_layer, every_layer, pages, float16, palettes, int4, two_functions, other_files, nothing],
-        named=[one_layer, float16, two_functions, other_files],
+        [one_layer, every_layer, pages, float16, palettes, int4, two_functions, other_files, no_weights, nothing],
+        named=[one_layer, float16, two_functions, other_files, no_weights],
     ),
 )
 def test_patch_makes_the_new_model_byte_for_byte(tmp_path, change):
@@ -108,7 +116,8 @@ def test_patch_makes_the_new_model_byte_for_byte(tmp_path, change):
     assert tree(old) == kept
     applied = milblob.apply(old, patch)
     assert files_of(old) == after
-    assert applied.through_journal == (change not in (two_functions, other_files))
+    assert applied.through_journal == (change not in (two_functions, other_files, no_weights))
+    assert tree(old) == tree(new)
     again = milblob.apply(old, patch)
     assert again.changed == () and files_of(old) == after
 

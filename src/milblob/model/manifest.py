@@ -60,6 +60,22 @@ def listed_files(root: str) -> list[str]:
     return found
 
 
+def make_folders(root: str) -> None:
+    """Make the folders that a manifest lists and that have no files: coremltools lists `weights` in every package.
+
+    `root`: of a new package, without links. Items that lead out of it, or into a file, are left to those who open it.
+    Raises: As opening the package does.
+    """
+    find_root_model(Location(root))
+    for item in _entries(_read(root)).values():
+        path = item.get("path") if isinstance(item, dict) else None
+        parts = [_DATA, *path.split("/")] if isinstance(path, str) else []
+        if all(part.isprintable() and "\\" not in part and part not in ("", ".", "..") for part in parts):
+            folders = [os.path.join(root, *parts[: count + 1]) for count in range(len(parts))]
+            if not any(os.path.isfile(folder) for folder in folders):
+                os.makedirs(os.path.join(root, *parts), exist_ok=True)
+
+
 def new_manifest() -> bytes:
     """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
 

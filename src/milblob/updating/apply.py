@@ -12,6 +12,7 @@ from ..arguments import as_path, require_flags
 from ..budget import Budget
 from ..errors import FormatError
 from ..model.editable import EditableModel
+from ..model.manifest import make_folders
 from ..model.recovery import complete
 from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.copying import new_file
@@ -264,6 +265,8 @@ class _Applying:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with new_file(path) as fd:
                 self._write(file.path, fd)
+        if self.files.kind == "mlpackage":  # a patch has files only
+            make_folders(folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[EditableModel]:
