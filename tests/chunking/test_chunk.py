@@ -276,6 +276,19 @@ def test_a_pipeline_has_all_chunks_and_computes_the_same(models, tmp_path):
             )
 
 
+@pytest.mark.parametrize("name", ["int4", "palette"])
+def test_a_pipeline_of_compressed_models_computes_the_same(models, tmp_path, name):
+    """Operations of several models have the same number in their Programs: each gets the weight of its own one."""
+    report = milblob.chunk(models[name], tmp_path / "parts", parts=3, pipeline=True)
+    whole = milblob.Session(report.pipeline)
+    inputs = {
+        port: np.random.default_rng(0).integers(0, 4, one.shape).astype(one.dtype) for port, one in whole.inputs.items()
+    }
+    parts = milblob.Session([chunk.path for chunk in report.chunks]).predict(inputs)
+    for port, array in whole.predict(inputs).items():
+        assert np.array_equal(array, parts[port])
+
+
 @pytest.mark.parametrize(("name", "what"), [("caches", "without states"), ("functions", "without states")])
 def test_a_pipeline_is_refused_where_core_ml_has_none(models, tmp_path, name, what):
     with pytest.raises(milblob.UnsupportedError, match=what):

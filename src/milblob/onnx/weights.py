@@ -24,6 +24,7 @@ from .types import onnx_dtype
 if TYPE_CHECKING:
     from ..model.model import Model
     from ..model.tensor import Tensor
+    from ..program.view import Operation
 
 MODES = ("reference", "copy", "embed")
 COMPRESSED = ("keep", "dense", "onnxruntime")
@@ -77,7 +78,7 @@ class Weights:
         self.why_dense: dict[Variable, str] = {}
         self.beside, self.replaced = names_beside(path or "")
         self._model = model
-        self._compressed: dict[tuple[int, int], Any] | None = None
+        self._compressed: dict[tuple[Operation, int], Any] | None = None  # a pipeline has several Programs
         self._locations: dict[MappedFile, tuple[str, str]] = {}
         self._names: dict[tuple[str, str], str] | None = None
         self._total = 0
@@ -214,15 +215,15 @@ class Weights:
             for variable in scope.variables.values():
                 operator = variable.producer
                 if operator is not None and operator.type.startswith("constexpr_"):
-                    variable.weight = self._weight(operator.operation.row, operator.outputs.index(variable))
+                    variable.weight = self._weight(operator.operation, operator.outputs.index(variable))
 
-    def _weight(self, operation_row: int, output: int) -> "Tensor | None":
+    def _weight(self, operation: "Operation", output: int) -> "Tensor | None":
         if self._compressed is None:
             self._compressed = {}
             for tensor in chain(self._model.values(), self._model.tensors.sparse()):
-                if tensor.chain is not None and (operation := tensor.operation) is not None:
-                    self._compressed[operation.row, tensor.chain.output] = tensor
-        return self._compressed.get((operation_row, output))
+                if tensor.chain is not None and (computing := tensor.operation) is not None:
+                    self._compressed[computing, tensor.chain.output] = tensor
+        return self._compressed.get((operation, output))
 
     def _reference(
         self, mapping: MappedFile, record: BlobRecord, dtype: ir.DataType, shape: tuple[int, ...]
