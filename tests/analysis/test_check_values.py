@@ -108,6 +108,23 @@ def test_a_mask_with_another_count(package, case, name, key):
     assert ".op[" in found[0].where
 
 
+def test_each_model_of_a_compiled_pipeline_is_checked(tmp_path):
+    """Their Programs are in files of their own, in which operations are in the same places."""
+    path = tmp_path / "m.mlmodelc"
+    shutil.copytree(DATA / "pipeline" / "model.mlmodelc", path)
+    for name in ("model0", "model1"):
+        shutil.rmtree(path / name)
+        shutil.copytree(DATA / "constexpr_ios18" / "model.mlmodelc", path / name)
+    with milblob.open(path) as opened:
+        at = opened["model1/sparse_palette_dense"].parts["mask"].parts["indices_mask"].data_offset
+    weights = path / "model1" / "weights" / "weight.bin"
+    data = bytearray(weights.read_bytes())
+    data[at] ^= 1
+    weights.write_bytes(data)
+    [found] = milblob.check(path, values=True)
+    assert (found.code, found.file) == ("mask-count", str(weights)) and found.where.startswith("model1/main")
+
+
 def test_bits_after_a_mask(tmp_path):
     path = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "constexpr_ios16" / "model.mlpackage", path)

@@ -158,10 +158,11 @@ def _has_padding_bits(tensor: Tensor) -> bool:
 def _operations(model: Model) -> Iterator[Tensor]:
     """Yield every constexpr operation of a model's weights once, as the tensor that it computes."""
     pending = list(model.values())
-    seen = set()
+    seen = set()  # an operation with two outputs is one message; the models of a pipeline may be in several files
     for tensor in pending:  # grows during the loop
-        if tensor.chain is not None and tensor.chain.op.message not in seen:
-            seen.add(tensor.chain.op.message)  # an operation with two outputs is one message
+        key = None if tensor.chain is None else (tensor.program, tensor.chain.op.message)
+        if key is not None and key not in seen:
+            seen.add(key)
             yield tensor
             pending += tensor.parts.values()
 
