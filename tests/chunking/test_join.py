@@ -17,7 +17,9 @@ pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
 
 import coremltools as ct
+from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.frontend.milproto import load as milproto
+from coremltools.converters.mil.mil import types
 
 WHOLE = ("float32", "caches", "half", "ios15", "int4", "palette", "functions")
 
@@ -41,6 +43,27 @@ def test_joined_chunks_have_the_content_hash_of_the_model(models, tmp_path, name
         for name, function in before.functions.items():  # constants come where they are first needed
             ours = [(op.type, op.output_names) for op in after.functions[name].walk() if op.type != "const"]
             assert ours == [(op.type, op.output_names) for op in function.walk() if op.type != "const"]
+
+
+def test_states_have_the_order_of_the_whole(tmp_path):
+    """Not that in which the parts use them."""
+    specs = [mb.TensorSpec((2, 3), dtype=types.fp16)]
+    specs += [mb.StateTensorSpec((2, 3), dtype=types.fp16) for _ in range(2)]
+
+    @mb.program(input_specs=specs, opset_version=ct.target.iOS18)
+    def main(x, a, b):
+        for state in (b, a):
+            x = mb.relu(x=mb.coreml_update_state(state=state, value=mb.add(x=mb.read_state(input=state), y=x)))
+        return x
+
+    model = ct.convert(main, minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+    model.save(str(tmp_path / "m.mlpackage"))
+    report = round_trip(tmp_path / "m.mlpackage", tmp_path, parts=2)
+    assert report.states == {"main": ["a", "b"]}
+    with milblob.open(tmp_path / "m.mlpackage") as before, milblob.open(report.destination) as after:
+        assert before.metadata.states == after.metadata.states
+        inputs = [[one.name for one in model.functions["main"].inputs] for model in (before, after)]
+    assert inputs[0] == inputs[1] == ["x", "a", "b"]
 
 
 FIXTURES = ("flexible", "control_flow", "classifier_strings", "lists", "states", "functions", "opset_ios15_fp16", "weight_files",
@@ -93,8 +116,6 @@ def test_an_output_that_a_later_chunk_reads_is_an_output_again(tmp_path):
 
 
 def test_parts_between_which_nothing_crosses_are_joined_again(tmp_path):
-    from coremltools.converters.mil.mil import Builder as mb
-
     def build(x, y):
         return mb.tanh(x=mb.exp(x=x, name="e"), name="a"), mb.relu(x=mb.square(x=y), name="b")
 

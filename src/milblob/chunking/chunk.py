@@ -177,9 +177,8 @@ class _Chunking:
     def _require_pipeline(self) -> None:
         states = [name for flow in self.cutter.flows.values() for name in _states_of(flow.values.values())]
         if states:
-            raise UnsupportedError(
-                f"pipeline: expected a model without states, got {', '.join(states)}", file=self.name
-            )
+            names = ", ".join(dict.fromkeys(states))  # several functions may have the same
+            raise UnsupportedError(f"pipeline: expected a model without states, got {names}", file=self.name)
         if len(self.cutter.flows) != 1:
             message = f"pipeline: expected a model of one function, got {', '.join(self.cutter.flows)}"
             raise UnsupportedError(message, file=self.name)
@@ -219,7 +218,7 @@ class _Chunking:
         signatures, whole = {}, {}
         for name, part in self.parts[number].items():
             inputs, outputs, states = (self.description.features(name, what) for what in ("input", "output", "state"))
-            whole[name] = (list(inputs), list(outputs))
+            whole[name] = {"inputs": list(inputs), "outputs": list(outputs), "states": list(states)}
             own = set(part.input_names)
             given = [data for feature, data in inputs.items() if feature in own]
             given += [array_feature(value, True) for value in part.inputs if value.step >= 0]

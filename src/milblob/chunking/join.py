@@ -148,10 +148,17 @@ def _parsed(text: str) -> dict[str, Any]:
     if not isinstance(rows, dict) or not isinstance(found.get("parts"), list):
         return {}
     for row in rows.values():
-        lists = [row.get("inputs"), row.get("outputs")] if isinstance(row, dict) else [None]
+        # parts that older versions made have no "states"
+        lists = [row.get("inputs"), row.get("outputs"), row.get("states", [])] if isinstance(row, dict) else [None]
         if not all(isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists):
             return {}
     return found
+
+
+def _ordered(rows: dict[str, int], names: Sequence[str]) -> dict[str, int]:
+    """Return rows in the order of some names; others come last."""
+    order = {one: at for at, one in enumerate(names)}
+    return dict(sorted(rows.items(), key=lambda row: order.get(row[0], len(order))))
 
 
 class _Joining:
@@ -195,8 +202,8 @@ class _Joining:
                 message = f"function {name}: expected inputs or outputs that link it to the other models, got none"
                 raise ProgramError(message, file=stage.path)
         if records[0] and noted:
-            order = {one: at for at, one in enumerate(records[0]["inputs"])}
-            interface.inputs = dict(sorted(interface.inputs.items(), key=lambda row: order.get(row[0], len(order))))
+            interface.inputs = _ordered(interface.inputs, records[0]["inputs"])
+            interface.states = _ordered(interface.states, records[0].get("states", []))
         self._require_descriptions(name, interface)
         self.renamed += settle_names(stages, interface)
         self.stages[name], self.interfaces[name] = stages, interface

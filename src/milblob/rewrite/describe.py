@@ -139,11 +139,11 @@ def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]]
     return b"".join((*parts, description.metadata(record), description.others()))
 
 
-def record_of(number: int, count: int, functions: Mapping[str, tuple[Sequence[str], Sequence[str]]], outer: str) -> str:
+def record_of(number: int, count: int, functions: Mapping[str, Mapping[str, Sequence[str]]], outer: str) -> str:
     """Return the record of a part.
 
-    `number`: of the part, from 1. `count`: of parts. `functions`: function -> what the whole takes, and what it
-    returns. `outer`: the record of the whole, which is a part itself; "" if it is not.
+    `number`: of the part, from 1. `count`: of parts. `functions`: function -> the names of the `inputs`, `outputs` and
+    `states` of the whole. `outer`: the record of the whole, which is a part itself; "" if it is not.
     """
-    rows = {name: {"inputs": list(inputs), "outputs": list(outputs)} for name, (inputs, outputs) in functions.items()}
+    rows = {name: {what: list(names) for what, names in row.items()} for name, row in functions.items()}
     return json.dumps({"parts": [number], "of": count, "functions": rows} | ({"outer": outer} if outer else {}))
