@@ -79,6 +79,12 @@ def test_with_other_options(case, options, tmp_path):
     assert canonical(rewritten(source, tmp_path / "other.mlpackage"), tmp_path / "b.mlpackage", **options) == found
 
 
+@pytest.mark.parametrize("case", ["constexpr_ios18", "sparse_quantized"])
+def test_records_of_weights_that_become_dense_are_in_the_order_of_the_program(case, tmp_path):
+    found = canonical(DATA / case / "model.mlpackage", tmp_path / "a.mlpackage", decompress=True)
+    assert canonical(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage") == found
+
+
 @pytest.mark.parametrize("name", ["reversed", "padded_lengths", "padded_tags", "padded_values"])
 def test_other_wire_forms_give_the_same_bytes(name, tmp_path):
     plain, other = (next((DATA / "wire" / case).rglob("*.mlmodel")) for case in ("plain", name))

@@ -340,6 +340,16 @@ def test_other_options_apply_too(tmp_path):
     assert milblob.repack(source, tmp_path / "c.mlpackage", dedupe="values").shared == ()
 
 
+def test_canonical_records_are_in_the_order_of_the_new_program(tmp_path):
+    """The first weight takes a form whose records came after those of others."""
+    first, second = forms.ios18(forms.codes(0.3)), forms.ios18(forms.codes(0.3, 1))
+    matrices = [{"dense": first["dense"]}, {"int8": second["int8"]}, {"sparse palette": first["sparse palette"]}]
+    source = forms.save_forms(tmp_path / "a.mlpackage", matrices)
+    assert len(shared_copy(source, tmp_path / "b.mlpackage", canonical=True).shared) == 1
+    milblob.repack(tmp_path / "b.mlpackage", tmp_path / "c.mlpackage", canonical=True)
+    assert tree(tmp_path / "b.mlpackage") == tree(tmp_path / "c.mlpackage")
+
+
 def test_nothing_to_share_is_the_same_bytes(tmp_path):
     source = forms.save_forms(tmp_path / "a.mlpackage", [{"palette": forms.ios18(forms.codes(0.3))["palette"]}])
     report = milblob.repack(source, tmp_path / "b.mlpackage", dedupe="values")

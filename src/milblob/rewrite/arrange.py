@@ -30,7 +30,7 @@ from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, s
 from .decompress import Decompression, Identities, plan_decompression, program_of
 from .layout import Records, WeightFile
 from .parts import CompressedWeight, StoredBytes
-from .references import Edits, Reference, program_edits
+from .references import Edits, Reference, order_records, program_edits
 from .share import SharedWeight, plan_sharing, shared_changes
 from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
 
@@ -118,6 +118,8 @@ def arrange(
             changes += [change for change, _ in rows]
             weights = [dense for _, dense in rows]
     require_selected(options.select, choice.has_selected, str(model.path))
+    if options.canonical and (weights or shared):
+        order_records(references, weights, shared)
     is_laid_out = options.moves or len(models) > 1
     if is_laid_out:
         changes += _unreferenced_changes(records, options.gc)

@@ -3,8 +3,8 @@
 Needs a layout: the records of the result have their files and offsets.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import DType
@@ -54,6 +54,38 @@ def _spelled(item: Item) -> Place:
     """Return the place of a record relative to its model."""
     first = item.first
     return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
+
+
+def order_records(
+    references: Iterable[Reference],
+    weights: Iterable[tuple[Tensor, Item | None, bytes | None]],
+    shared: Iterable[Shared],
+) -> None:
+    """Put records in the order in which the new Program refers to them.
+
+    `references`: in the order of the old one. `weights`: those that become dense. `shared`: those that share.
+    """
+    rows = [(row.tensor, row.item) for row in references]
+    items = {(tensor.program, tensor.constant): item for tensor, item in rows}
+    rows += [(tensor, item) for tensor, item, _ in weights]
+    for weight, reference, _ in shared:
+        rows += [(weight, items.get((reference.program, one))) for one in _stored_parts(reference.row)]
+    rows.sort(key=lambda row: (row[0].function, -1 if row[0].op_row is None else row[0].op_row.message[0]))
+    first = {id(item): number for number, (_, item) in reversed([*enumerate(rows)])}
+    for _, item in rows:
+        if item is not None:
+            item.order = (0, first[id(item)], 0)
+
+
+def _stored_parts(row: Any) -> Iterator[Any]:
+    """Yield the stored parts of a constant or a compressed weight; inner operations come first."""
+    if isinstance(row, Compressed):
+        for part in row.parts.values():
+            if isinstance(part, Compressed):
+                yield from _stored_parts(part)
+        yield from (part for _, part in sorted(row.parts.items()) if not isinstance(part, Compressed))
+    else:
+        yield row
 
 
 Edits = dict[OpenProgram, list[Edit]]
