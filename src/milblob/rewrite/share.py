@@ -129,7 +129,7 @@ def _copy_parts(
     described.
     """
     program = cast(OpenProgram, reference.program)
-    if chain.op.type == "constexpr_cast":  # its other parameter is text, which is no part of a weight
+    if chain.op.type == "constexpr_cast":  # its other parameter, a text, is not among its parts
         stored.append((f"{prefix}output_dtype", DType.STRING, (), pack_tensor("fp32")))
     for name, row in chain.parts.items():
         key = prefix + name
