@@ -35,7 +35,7 @@ LETTING_GO = {
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
     "ModelFiles.__exit__", "ModelFiles.close", "PatchReader.__exit__", "PatchReader.close", "_Applying._locked",
     "OpenLibrary.__exit__", "OpenLibrary.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
-    "ModelView.release", "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
+    "ModelView.release", "OpenProgram.release", "Package.require_sound", "Process.is_here", "ProgramScan.release", "ProgramView.release",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",
 }  # fmt: skip

@@ -6,10 +6,11 @@ import pytest
 
 import milblob
 from cases import MODEL_CASES, load_case, model_directory
+from milblob import _codec
 from milblob.program import schema
 from paths import DATA
 from peers import WITHOUT
-from protobuf_programs import LONG, add_const, as_model, new_program
+from protobuf_programs import LONG, add_const, add_op, as_model, new_program
 
 pytestmark = pytest.mark.wheel
 
@@ -123,3 +124,29 @@ def test_metadata_without_functions_or_build_info():
     add_const(block, "w", LONG)
     with milblob.open(as_model(program)) as model:
         assert (model.metadata.opset, model.metadata.producer) == ("CoreML8", "")
+
+
+def test_why_a_program_cannot_be_walked_is_found_out_once(tmp_path, cli, monkeypatch):
+    """Each tensor asks who reads it, and the answer takes as long as the Program is: minutes, for many tensors."""
+    program, block = new_program()
+    for number in range(50):
+        add_const(block, f"w{number}", LONG)
+    add_op(block, "relu", "yyy", x="w0")
+    data = as_model(program)
+    assert data.count(b"\x0a\x03yyy") == 1
+    path = tmp_path / "model.mlmodel"
+    path.write_bytes(data.replace(b"\x0a\x03yyy", b"\x0f\x03yyy"))  # no wire type; the scan for constants skips it
+    asked = []
+    graph_program = _codec.graph_program
+    monkeypatch.setattr(_codec, "graph_program", lambda *args: asked.append(args) or graph_program(*args))
+    with milblob.open(path) as model:
+        words = set()
+        for tensor in model.values():
+            with pytest.raises(milblob.FormatError) as caught:
+                _ = tensor.consumers
+            words.add(str(caught.value))
+        assert len(model) == 50 and len(words) == 1
+    assert len(asked) == 1
+    status, out, _ = cli("ls", path)
+    assert status == 0 and out.count("?") >= 50
+    assert len(asked) == 2

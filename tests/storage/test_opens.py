@@ -17,7 +17,7 @@ METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "tofile", "In
 NAMED = {
     ("blobs/reader.py", "BlobReader.__init__", "map_settled"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
     ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"), ("cli/commands/compress_config.py", "_read", "open"),
-    ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
+    ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/modelpackage.py", "ModelPackage._has_written", "Path(self._path, 'Manifest.json').read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
     ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("reporting/compression.py", "_frontier", "open"),
     ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
@@ -61,14 +61,15 @@ OTHERS = {
     ("model/editable.py", "EditableModel._lock", "os.open"), ("reporting/page.py", "library", "open"), ("reporting/page.py", "_part", "open"),
     ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
-    ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_text", "os.open"),
+    ("threads.py", "_text", "os.open"),
     ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work._fetch", "os.open"), ("rewrite/download.py", "_Work._note", "os.open"),
     ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
     ("remote/cache_directory.py", "CacheDirectory._key", "os.open"), ("remote/cache_directory.py", "CacheDirectory.trim", "os.open"),
     ("remote/cache_directory.py", "_opened", "os.open"),
 }  # fmt: skip
-# Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
+# Is it a link, or the same file? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {
+    ("compat/modelpackage.py", "ModelPackage.replaceRootModel", "os.path.samefile"),
     ("onnx/weights.py", "location_of", "paths.is_link"),
     ("rewrite/copying.py", "copy_entry", "paths.is_link"), ("rewrite/repack.py", "Repacking._write_directory", "paths.is_link"),
 }  # fmt: skip

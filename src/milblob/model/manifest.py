@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..jsontext import MAX_NBYTES, parse_json
+from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 
@@ -72,7 +73,7 @@ def make_folders(root: str) -> None:
         parts = [_DATA, *path.split("/")] if isinstance(path, str) else []
         if all(part.isprintable() and "\\" not in part and part not in ("", ".", "..") for part in parts):
             folders = [os.path.join(root, *parts[: count + 1]) for count in range(len(parts))]
-            if not any(os.path.isfile(folder) for folder in folders):
+            if not any(paths.is_file(folder) for folder in folders):
                 os.makedirs(os.path.join(root, *parts), exist_ok=True)
 
 

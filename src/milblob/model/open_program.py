@@ -1,11 +1,12 @@
 """One Program of an open model: its bytes, its constants, its functions and operations."""
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _codec
-from ..errors import FormatError, UnsupportedError
+from ..errors import FormatError, MilblobError, UnsupportedError
 from ..program.scan import Compressed, ProgramScan, in_pieces
 from .package import Package, Source
 
@@ -31,6 +32,7 @@ class OpenProgram:
         decoder: Callable[[Package, Source], Any] | None = None,
     ) -> None:
         buffer, *span = source.program
+        self._no_view: MilblobError | None = None  # why `view` cannot be made
         self.package = package  # the files of the model
         self._decoder = decoder
         # what the package knows of the Program, without its bytes, which `scan` holds
@@ -89,8 +91,14 @@ class OpenProgram:
         """
         from .model_view import ModelView  # loading weights needs no view
 
+        if self._no_view is not None:  # each of many tensors asks, and to find out takes as long as the Program is
+            raise copy(self._no_view)
         decode = None if self._decoder is None else self._decoder(self.package, self.source)
-        return ModelView(self.package, self.source, self.scan.buffer, self.scan.span, self.scan.rewritten, decode)
+        try:
+            return ModelView(self.package, self.source, self.scan.buffer, self.scan.span, self.scan.rewritten, decode)
+        except MilblobError as error:
+            self._no_view = copy(error)
+            raise
 
     # ------------------------------------------------------------------------------------- rows of the scan in the view
 
