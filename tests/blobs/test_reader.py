@@ -19,6 +19,7 @@ import milblob
 from blob_files import blob_file
 from cases import load_case
 from dtype_values import natural
+from milblob import _codec
 from milblob.storage.mapped import MappedFile
 from paths import DATA
 
@@ -213,6 +214,26 @@ def test_offsets_that_no_program_can_hold(path, offset):
         for call in (blobs.read, blobs.read_packed, blobs.record):
             with pytest.raises(milblob.FormatError, match=r"record offset: expected 0 to 2\^64 - 1, got"):
                 call(offset)
+
+
+def test_why_there_is_no_index_is_found_out_once(monkeypatch):
+    """Each error about a record asks whether its offset lies in the data of another one: in time, the square of their number."""
+    data, offsets = blob_file(*[("FLOAT32", FLOATS)] * 50)
+    broken = bytearray(data)
+    for offset in offsets:
+        broken[offset] ^= 1  # of the magic number
+    asked = []
+    blob_walk = _codec.blob_walk
+    monkeypatch.setattr(_codec, "blob_walk", lambda *args: asked.append(args) or blob_walk(*args))
+    with milblob.BlobReader(bytes(broken)) as reader:
+        for offset in offsets:
+            with pytest.raises(milblob.FormatError, match="record") as caught:
+                reader.read(offset)
+            assert caught.value.offset == offset
+        with pytest.raises(milblob.FormatError) as caught:
+            _ = reader.index
+        assert caught.value.offset == offsets[0]
+    assert len(asked) == 1
 
 
 def test_the_index_is_built_once(path):

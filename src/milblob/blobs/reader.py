@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,6 +152,7 @@ class BlobReader(Opened):
         is_own = not isinstance(source, MappedFile)
         self.mapping = map_settled(source, is_mapped=mmap) if is_own else source
         self._index: np.ndarray[Any, Any] | None = None
+        self._no_index: MilblobError | None = None  # why it cannot be made
         self.mapping.expect_random(True)  # before touching the header: read one page, not a whole read-ahead window
         try:
             self._count: int = _codec.blob_count(self.mapping.need([(0, _HEADER_NBYTES)]))
@@ -177,6 +179,9 @@ class BlobReader(Opened):
         Raises:
             FormatError: a broken record; its offset and number are named.
         """
+        if self._no_index is not None:  # errors of many records ask
+            self.mapping.check_size()
+            raise copy(self._no_index)
         if self._index is None and (found := self._read_index()) is not None:
             found.flags.writeable = False
             self._index = found
@@ -197,6 +202,7 @@ class BlobReader(Opened):
             finally:
                 self.mapping.expect_random(False)
             if error is not None:
+                self._no_index = None if self.mapping.is_partial else copy(error)
                 raise error
             index.flags.writeable = False
             self._index = index

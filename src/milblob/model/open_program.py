@@ -92,6 +92,7 @@ class OpenProgram:
         from .model_view import ModelView  # loading weights needs no view
 
         if self._no_view is not None:  # each of many tensors asks, and to find out takes as long as the Program is
+            self.require()
             raise copy(self._no_view)
         decode = None if self._decoder is None else self._decoder(self.package, self.source)
         try:
