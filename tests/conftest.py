@@ -52,9 +52,9 @@ def pytest_make_collect_report(collector):
 def pytest_collection_modifyitems(config, items):
     """Have the tests in one order in all workers, and leave out the second tier, unless this is `make thorough`.
 
-    The longest module comes first: at the end one worker would go through it alone, for nobody can take over what has started.
+    There the longest module comes first: at the end one worker would go through it alone, for nobody takes over a test that runs.
     """
-    items.sort(key=lambda item: (item.path.name != LONGEST, item.path.parts))
+    items.sort(key=lambda item: (IS_THOROUGH and item.path.name != LONGEST, item.path.parts))
     if not IS_THOROUGH:
         chosen = first_tier(items)
         kept = set(chosen)

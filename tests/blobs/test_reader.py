@@ -216,7 +216,7 @@ def test_offsets_that_no_program_can_hold(path, offset):
                 call(offset)
 
 
-def test_why_there_is_no_index_is_found_out_once(monkeypatch):
+def test_why_an_index_cannot_be_made_is_found_out_once(monkeypatch):
     """Each error about a record asks whether its offset lies in the data of another one: in time, the square of their number."""
     data, offsets = blob_file(*[("FLOAT32", FLOATS)] * 50)
     broken = bytearray(data)
