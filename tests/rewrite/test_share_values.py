@@ -365,7 +365,7 @@ def test_nothing_to_share_is_the_same_bytes(tmp_path):
     ({"dedupe": "near", "min_sqnr": 0}, ValueError("min_sqnr: ")),
     ({"dedupe": "near", "min_sqnr": float("inf")}, ValueError("min_sqnr: ")),
     ({"dedupe": "near", "min_sqnr": "60"}, TypeError("min_sqnr: expected a number, got str")),
-    ({"dedupe": "values", "min_sqnr": 60}, ValueError("min_sqnr: expected dedupe='near', which it is about")),
+    ({"dedupe": "values", "min_sqnr": 60}, ValueError("min_sqnr: expected dedupe='near' (--dedupe=near), which it is about")),
     ({"min_sqnr": 60}, ValueError("min_sqnr: ")),
     ({"dedupe": True, "base": {}}, ValueError("base: expected dedupe='near'")),
     ({"dedupe": "values", "cast": "float16"}, ValueError("cast: expected it without dedupe of values")),
