@@ -329,7 +329,8 @@ TENSORS, BYTES = "By number of tensors", "By bytes of four tensors in a sparse f
 SPELLED: dict[str, Callable[[int], str]] = {TENSORS: "{:,}".format, BYTES: spell_nbytes}
 WORDS = f"""Processor time, user and system, of the operation in a process of its own; what became resident; the slope of the last factor
 of 10 or 16, both axes logarithmic. A slope above {LIMIT} has a reason, or is marked as steep. The rows "control: ..." do in plain Python
-what all operations must do: their slopes are those of the machine and of Python."""
+what all operations must do: their slopes are those of the machine and of Python. What walks a Program ends at 100,000 tensors: it may have
+1,048,575 operations and constants (docs/security.md), and each tensor here brings three others."""
 HEAD = "| operation | processor time at each size | largest | slope | resident | |"
 
 
