@@ -394,7 +394,7 @@ def test_new_file_at_every_call(faults, path, mode, code):
 def test_a_failed_write_leaves_the_writer_usable(path, monkeypatch):
     """The disk is full for a while: what could not be written can be written again, and nothing else is lost."""
     if not hasattr(os, "pwritev"):
-        pytest.skip("no pwritev here: a short write of it cannot be made")
+        pytest.skip("no pwritev here: a short write in an append is not tested")
     small, large = np.arange(5, dtype=np.uint8), np.zeros(1 << 20, np.uint8)
     real, state = os.pwritev, {"full": False}
 

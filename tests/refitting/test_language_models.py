@@ -133,7 +133,9 @@ def test_an_adapter_in_int4_blocks_differs_by_one_rounding(models, tmp_path):
 @pytest.mark.parametrize("form", ["int4 blocks", "uniform palettes"])
 def test_an_adapter_in_weights_that_coremltools_compressed_is_as_near_as_theirs(models, form, tmp_path):
     if form == "uniform palettes" and IS_LARGE:
-        pytest.skip("palettes of coremltools in large networks take minutes; the small ones show the errors")
+        pytest.skip(
+            "palettes of coremltools in large networks take minutes: their errors are not compared, those of small ones are"
+        )
     found, expected = models.refitted(form, tmp_path / "tuned.mlpackage"), models.package("merged", form)
     ours, theirs, exact = (milblob.load(path) for path in (found, expected, models.package("merged")))
     for name in ours:

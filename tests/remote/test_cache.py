@@ -203,7 +203,7 @@ def test_damaged_cache_gives_the_right_bytes(server, package, cache, damage):
     assert moved(server) <= HEAD, "what was damaged is kept again"
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links on this platform")
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links on this platform: links in the cache are not tested")
 @pytest.mark.parametrize("suffix", ["data", "ranges", "lock", "key"])
 def test_link_in_the_cache_is_never_written_through(server, package, cache, suffix):
     expect_same(server, package, cache)
@@ -269,7 +269,9 @@ def start_child(server, package, cache):
     return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on Windows")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="no SIGKILL on Windows: the cache of a process that is killed is not tested"
+)
 def test_killed_process_leaves_a_sound_cache(server, package, cache):
     server.delay = 0.01
     chance = random.Random(1)
@@ -320,7 +322,9 @@ def on_disk(cache):
     return sum(path.stat().st_blocks * 512 for path in cache.iterdir() if path.suffix in (".data", ".ranges"))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no sparse files by default on Windows")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="no sparse files by default on Windows: which entries go first is not tested"
+)
 def test_oldest_entries_go_first(server, package, cache):
     for name in "abcd":
         for path, data in files_below(package, f"{name}.mlpackage/").items():
@@ -392,7 +396,9 @@ def test_refused_request_gives_nothing_of_the_cache(server, cache):
         milblob.load(server.model, cache=cache)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+@pytest.mark.skipif(
+    os.name == "nt", reason="Windows has other permissions: a directory that others may write to is not tested"
+)
 def test_directory_that_others_may_write_to_is_refused(server, cache):
     cache.mkdir()
     cache.chmod(0o777)
@@ -460,7 +466,9 @@ def test_bytes_of_an_archive_are_kept(server, package, cache, method):
         assert 0 < server.moved() <= limit
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such limit on Windows")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="no such limit on Windows: more files than a process can open are not tested"
+)
 def test_directory_of_more_files_than_a_process_can_open(package):
     system = fsspec.filesystem("memory")
     for name, data in files_below(package, "many.mlpackage/").items():

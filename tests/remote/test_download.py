@@ -240,7 +240,7 @@ milblob.download(sys.argv[1], sys.argv[2], force=True)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on Windows: a download that is killed is not tested")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_replacement_leaves_the_old_or_the_new_model_whole(server, tmp_path, moment):
     into = tmp_path / "into"

@@ -220,14 +220,13 @@ def test_each_compressed_fixture_beside_its_dense_copy(case, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", [pytest.param(path, id=path.parent.name) for path in sorted(DATA.glob("*/*.ml*"))])
+@pytest.mark.parametrize("case", [
+    pytest.param(path, id=path.parent.name)
+    for path in sorted(DATA.glob("*/*.ml*")) if path.parent.name != "neural_network"  # which has no Program
+])  # fmt: skip
 def test_every_fixture(case, tmp_path):
     source = tmp_path / f"in{case.suffix}"
     shutil.copytree(case, source) if case.is_dir() else shutil.copy(case, source)
-    try:
-        milblob.content_hash(source, dense=True)
-    except milblob.MilblobError:
-        pytest.skip("a model that has no hash")
     target = tmp_path / f"out{case.suffix}"
     before = len(milblob.check(source))
     report = milblob.repack(source, target, dedupe="values")

@@ -26,6 +26,6 @@ def open_by(name, monkeypatch):
         monkeypatch.setattr(beneath._codec, "open_beneath", lambda *_: -errno.ENOSYS)
     else:
         if not sys.platform.startswith("linux"):
-            pytest.skip("no /proc here: this way of finding where a file is cannot be taken")
+            pytest.skip("no /proc here: places of files that it names are not tested")
         monkeypatch.setattr(beneath, "_HAS_DIR_FDS", False)
     return name
