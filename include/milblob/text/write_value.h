@@ -55,13 +55,19 @@ MB_STEP uint32_t mb_write_fixed(uint32_t mil_code, uint32_t nbits, const uint8_t
 }
 
 /* A comma before each element but the first. */
-MB_STEP uint8_t *mb_write_comma(mb_print *print, uint64_t i) {
-    uint8_t *dst = mb_print_room(print, MB_PRINT_MOST);
+MB_STEP uint8_t *mb_write_comma(uint8_t *dst, uint64_t i) {
     if (i == 0) return dst;
     dst[0] = ',';
     dst[1] = ' ';
-    print->at += 2;
     return dst + 2;
+}
+
+/* How many of `count` elements, one or more, there is room for: loops keep the place of the next in a register for so
+ * long. In memory it would cost the time of a store and a load for each, because the characters might be stored over it. */
+MB_STEP uint64_t mb_write_batch(mb_print *print, uint64_t count) {
+    mb_print_room(print, MB_PRINT_MOST);
+    const uint64_t most = (print->capacity - print->at) / MB_PRINT_MOST;
+    return count < most ? count : most;
 }
 
 enum { MB_WRITE_CELL = 16, MB_WRITE_TABLE_COUNT = 2048 }; /* elements from which on making a table is cheaper than doing without */
@@ -80,15 +86,19 @@ MB_STEP void mb_write_small_row(mb_print *print, uint32_t mil_code, uint32_t nbi
     }
     print->at += mb_write_fixed(mil_code, nbits, data, first, mb_print_room(print, MB_PRINT_MOST)); /* no comma before it */
     const uint32_t mask = (1u << nbits) - 1;
-    for (uint64_t i = first + 1; i < first + count; i++) {
-        uint8_t *dst = mb_print_room(print, MB_PRINT_MOST);
-        const uint64_t bit = i * nbits, at = bit >> 3;
-        const uint32_t low = (uint32_t)(bit & 7);
-        uint32_t value = (uint32_t)data[at] >> low;
-        if (low + nbits > 8) value |= (uint32_t)data[at + 1] << (8 - low);
-        const uint8_t *cell = cells[value & mask];
-        memcpy(dst, cell, MB_WRITE_CELL);
-        print->at += cell[MB_WRITE_CELL - 1];
+    for (uint64_t i = first + 1, end = first + count; i < end;) {
+        const uint64_t batch = i + mb_write_batch(print, end - i);
+        uint8_t *dst = print->out + print->at;
+        for (; i < batch; i++) {
+            const uint64_t bit = i * nbits, at = bit >> 3;
+            const uint32_t low = (uint32_t)(bit & 7);
+            uint32_t value = (uint32_t)data[at] >> low;
+            if (low + nbits > 8) value |= (uint32_t)data[at + 1] << (8 - low);
+            const uint8_t *cell = cells[value & mask];
+            memcpy(dst, cell, MB_WRITE_CELL);
+            dst += cell[MB_WRITE_CELL - 1];
+        }
+        print->at = (uint64_t)(dst - print->out);
     }
 }
 
@@ -98,20 +108,30 @@ MB_STEP void mb_write_fixed_row(mb_print *print, uint32_t mil_code, uint32_t nbi
         mb_write_small_row(print, mil_code, nbits, data, first, count);
         return;
     }
-    for (uint64_t i = 0; i < count; i++) print->at += mb_write_fixed(mil_code, nbits, data, first + i, mb_write_comma(print, i));
+    for (uint64_t i = 0; i < count;) {
+        const uint64_t batch = i + mb_write_batch(print, count - i);
+        uint8_t *dst = print->out + print->at;
+        for (; i < batch; i++) {
+            dst = mb_write_comma(dst, i);
+            dst += mb_write_fixed(mil_code, nbits, data, first + i, dst);
+        }
+        print->at = (uint64_t)(dst - print->out);
+    }
 }
 
 typedef enum mb_write_integer { MB_WRITE_SIGNED, MB_WRITE_UNSIGNED, MB_WRITE_BOOL } mb_write_integer;
 
-MB_STEP void mb_write_one_integer(mb_print *print, uint64_t i, uint64_t value, mb_write_integer kind) {
+/* Returns where the next element goes. */
+MB_STEP uint8_t *mb_write_integer_at(uint8_t *dst, uint64_t i, uint64_t value, mb_write_integer kind) {
     static const char words[2][8] = {"false", "true"};
-    uint8_t *dst = mb_write_comma(print, i);
-    if (kind == MB_WRITE_BOOL) {
-        memcpy(dst, words[value != 0], 8);
-        print->at += value != 0 ? 4 : 5;
-    } else {
-        print->at += mb_integer_write(dst, value, kind == MB_WRITE_SIGNED);
-    }
+    dst = mb_write_comma(dst, i);
+    if (kind != MB_WRITE_BOOL) return dst + mb_integer_write(dst, value, kind == MB_WRITE_SIGNED);
+    memcpy(dst, words[value != 0], 8);
+    return dst + (value != 0 ? 4 : 5);
+}
+
+MB_STEP void mb_write_one_integer(mb_print *print, uint64_t i, uint64_t value, mb_write_integer kind) {
+    print->at = (uint64_t)(mb_write_integer_at(mb_print_room(print, MB_PRINT_MOST), i, value, kind) - print->out);
 }
 
 enum { MB_WRITE_RUN = 256, MB_WRITE_FEW = 32 }; /* varints that are decoded before they are written; and one by one, where that failed */
@@ -149,17 +169,26 @@ MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t
             if (count - i > MB_WRITE_RUN + MB_WRITE_FEW) few = i + done + MB_WRITE_FEW;
         }
         at += taken;
-        if (is_written)
-            for (uint64_t k = 0; k < done; k++) mb_write_one_integer(print, i + k, mb_write_element_of(&run, k, nbits, kind), kind);
+        for (uint64_t k = 0; k < done && is_written;) {
+            const uint64_t batch = k + mb_write_batch(print, done - k);
+            uint8_t *dst = print->out + print->at;
+            for (; k < batch; k++) dst = mb_write_integer_at(dst, i + k, mb_write_element_of(&run, k, nbits, kind), kind);
+            print->at = (uint64_t)(dst - print->out);
+        }
         i += done;
         if (done >= MB_WRITE_RUN / 2) continue;
-        for (; i < few && from->end - at >= 10; i++) {
-            const unsigned length = kind == MB_WRITE_BOOL && *at < 0x80 ? 1 : mb_varint_take(at, &value, &bad);
-            if (length == 1) value = *at;
-            bad |= (uint64_t)(value + shift > most);
-            if (bad != 0) break;
-            at += length;
-            if (is_written) mb_write_one_integer(print, i, value, kind);
+        while (i < few && from->end - at >= 10 && bad == 0) {
+            const uint64_t batch = is_written ? i + mb_write_batch(print, few - i) : few;
+            uint8_t *dst = print->out + print->at;
+            for (; i < batch && from->end - at >= 10; i++) {
+                const unsigned length = kind == MB_WRITE_BOOL && *at < 0x80 ? 1 : mb_varint_take(at, &value, &bad);
+                if (length == 1) value = *at;
+                bad |= (uint64_t)(value + shift > most);
+                if (bad != 0) break;
+                at += length;
+                if (is_written) dst = mb_write_integer_at(dst, i, value, kind);
+            }
+            print->at = (uint64_t)(dst - print->out);
         }
     }
     from->data = at;
@@ -180,7 +209,7 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
     case MB_FIELD_STRINGS:
         for (uint64_t i = 0; i < count; i++) {
             mb_span text;
-            mb_write_comma(print, i);
+            print->at = (uint64_t)(mb_write_comma(mb_print_room(print, MB_PRINT_MOST), i) - print->out);
             if (!mb_write_next(w, &from->strings, &text, "strings of a tensor", &good))
                 return good ? mb_write_fail(w, MB_CHANGED, 0, count, i, "strings of a tensor") : false;
             if (!mb_write_string(w, text)) return false;
