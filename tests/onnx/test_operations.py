@@ -37,6 +37,9 @@ X = random.normal(size=(2, 3, 4)).astype(F)
 POSITIVE = np.abs(X) + F(0.5)
 UNIT = np.clip(X / 3, -0.9, 0.9).astype(F)
 N = random.integers(-9, 10, (2, 3, 4)).astype(INT)
+ENDS = np.array([-(2**31), 1 - 2**31, 2**31 - 1, 2**24 + 1, -3 - 2**24, 0, 7, -7], INT)
+LARGE = np.array([[2**24 + 1, 2**24 + 1, 2**24 + 1], [3, 2**24 + 5, 7]], INT)
+DIVISORS = np.array([3, 5, -3, 2, 7, 4, -2, 3], INT)
 IMAGE = random.normal(size=(1, 4, 6, 6)).astype(F)
 Z = np.array([[0, -0.0, 1, -1, 2.5, -2.5, 3.5, 0.5]], F)
 
@@ -144,9 +147,11 @@ CASES = {
     "clip": [unary("clip", alpha=F(-0.5), beta=F(0.7))],
     "cast": [unary("cast", Z * 3, dtype="int32"), unary("cast", N, dtype="fp32"), unary("cast", Z, dtype="bool"), unary("cast", N, dtype="bool")],
     "add": [op("add", X, X[:1]), op("add", N, N[0])], "sub": [op("sub", X, POSITIVE)], "mul": [op("mul", X, POSITIVE[0])],
-    "real_div": [op("real_div", X, POSITIVE)],
-    "floor_div": [op("floor_div", N, np.array([3, -3, 2, -5], INT)), op("floor_div", X, np.array([0.3, -0.3, 1, -1], F))],
-    "mod": [op("mod", N, np.array([3, -3, 2, -5], INT)), op("mod", X, np.array([0.3, -0.3, 1, -1], F))],
+    "real_div": [op("real_div", X, POSITIVE), op("real_div", ENDS, DIVISORS, halves=False)],
+    "floor_div": [op("floor_div", N, np.array([3, -3, 2, -5], INT)), op("floor_div", X, np.array([0.3, -0.3, 1, -1], F)),
+                   op("floor_div", ENDS, DIVISORS, halves=False)],
+    "mod": [op("mod", N, np.array([3, -3, 2, -5], INT)), op("mod", X, np.array([0.3, -0.3, 1, -1], F)),
+             op("mod", ENDS, DIVISORS, halves=False)],
     "pow": [op("pow", POSITIVE, X)],
     "maximum": [op("maximum", X, UNIT), op("maximum", N, N[1])], "minimum": [op("minimum", X, UNIT)],
     **{name: [op(name, N, N[:, ::-1].copy()), op(name, X, X[:1])] for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")},
@@ -203,7 +208,8 @@ CASES = {
     "l2_norm": [op("l2_norm", IMAGE, epsilon=F(0.1), expected=lambda x: x / np.sqrt((x**2).sum((1, 2, 3), keepdims=True) + 0.1))],
     "local_response_norm": [op("local_response_norm", IMAGE, size=3, alpha=F(0.5), expected=lambda x: x / (1 + 0.5 / 3 * sum(np.pad(x**2, ((0, 0), (1, 1), (0, 0), (0, 0)))[:, i : i + 4] for i in range(3))) ** 0.75),
                             op("local_response_norm", IMAGE, size=2, alpha=F(0.5), expected=lambda x: x / (1 + 0.5 / 2 * sum(np.pad(x**2, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, i : i + 4] for i in range(2))) ** 0.75)],
-    **{name: [unary(name, POSITIVE, axes=[1], keep_dims=True), unary(name, POSITIVE), unary(name, POSITIVE, axes=[-1, 0])]
+    **{name: [unary(name, POSITIVE, axes=[1], keep_dims=True), unary(name, POSITIVE), unary(name, POSITIVE, axes=[-1, 0]),
+              *([unary(name, LARGE, axes=[1], halves=False)] if name in ("reduce_mean", "reduce_log_sum_exp") else [])]
        for name in ("reduce_l1_norm", "reduce_l2_norm", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square")},
     **{name: [unary(name, N % 3, axis=1), unary(name, X, axis=-1, keep_dims=True)] for name in ("reduce_argmax", "reduce_argmin")},
     "reshape": [unary("reshape", shape=[0, -1, 2], expected=lambda x: x.reshape(2, 6, 2)), unary("reshape", shape=[24])],
@@ -646,7 +652,9 @@ def require_equal(found, expected, precision):
     for ours, theirs in zip(found, expected, strict=True):
         theirs = np.asarray(theirs)
         assert ours.shape == theirs.shape
-        if precision == "fp32" or theirs.dtype.kind in "iub":
+        if theirs.dtype.kind in "iub":
+            np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
+        elif precision == "fp32":
             np.testing.assert_allclose(ours, theirs.astype(ours.dtype), rtol=2e-5, atol=2e-5)
         else:
             np.testing.assert_allclose(

@@ -30,10 +30,13 @@ def is_float(g: ModelComponentContainer, value: Any) -> bool:
 
 
 def floor_div(g: ModelComponentContainer, x: Value, y: Value) -> Value:
-    """Divide and round down; ONNX's Div of integers truncates, so the dividend is made a multiple first."""
+    """Divide and round down; ONNX's Div of integers truncates, so the quotient is one less if the remainders differ."""
+    found = g.node("Div", x, y)
     if is_float(g, x):
-        return g.node("Floor", g.node("Div", x, y))
-    return g.node("Div", g.node("Sub", x, g.node("Mod", x, y)), y)
+        return g.node("Floor", found)
+    rest = g.node("Sub", x, g.node("Mul", found, y))  # no step wraps, as making x a multiple of y first would
+    is_less = g.node("Not", g.node("Equal", rest, g.node("Mod", x, y)))
+    return g.node("Sub", found, g.cast(is_less, g.dtype(x)))
 
 
 def _mod(g: ModelComponentContainer, x: Value, y: Value) -> Value:
@@ -44,7 +47,8 @@ def _mod(g: ModelComponentContainer, x: Value, y: Value) -> Value:
 def _real_div(g: ModelComponentContainer, x: Value, y: Value) -> Value:
     if is_float(g, x):
         return g.node("Div", x, y)
-    return g.node("Div", g.cast(x, ir.DataType.FLOAT), g.cast(y, ir.DataType.FLOAT))
+    # float64, for float32 holds integers to 2^24 only
+    return g.node("Div", g.cast(x, ir.DataType.DOUBLE), g.cast(y, ir.DataType.DOUBLE))
 
 
 def _not_equal(g: ModelComponentContainer, x: Value, y: Value) -> Value:
@@ -64,7 +68,7 @@ _UNARY = {
 _LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 _SEVERAL: dict[str, tuple[str, _Binary]] = {
     "real_div": ("Div", _real_div),
-    "floor_div": ("Div, Floor; of integers Mod, Sub, Div", floor_div),
+    "floor_div": ("Div, Floor; of integers Div, Mul, Sub, Mod, Equal, Not", floor_div),
     "mod": ("Mod; of floats Div, Floor, Mul, Sub", _mod),
     "not_equal": ("Equal, Not", _not_equal),
 }

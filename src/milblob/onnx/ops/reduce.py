@@ -22,7 +22,7 @@ def _reduce(kind: str) -> Any:
     def convert(operator: Operator, g: ModelComponentContainer) -> None:
         x = wide(g, operator.input("x"))
         if kind in _REAL and not is_float(g, x):
-            x = g.cast(x, ir.DataType.FLOAT)
+            x = g.cast(x, ir.DataType.DOUBLE)  # float32 holds integers to 2^24 only
         axes = operator.integers("axes") if operator.has("axes") else None
         if axes == []:
             g.bind(operator.output, x)
