@@ -1,7 +1,7 @@
 """Words of messages: long lists and numbers cut short, names from files made safe to print."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_NAMES = 8
@@ -47,6 +47,11 @@ def some(names: Iterable[str], most: int = MAX_NAMES) -> str:
     found = list(names)
     more = f" and {len(found) - most:,} more" if len(found) > most else ""
     return f"{', '.join(map(abbreviated, found[:most]))}{more}"
+
+
+def enumerated(names: Sequence[str], word: str) -> str:
+    """Return "a, b and c", with another `word` such as "or" in place of "and"."""
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 def shortened(lines: list[str], most: int) -> list[str]:

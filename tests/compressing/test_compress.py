@@ -16,8 +16,9 @@ from compress_models import with_config
 from compress_options import grouped
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
+from milblob.compressing.frontier_svg import short
+from milblob.compressing.parse_recipe import NAMED, as_recipe
 from milblob.compressing.parse_recipe import RECIPES as RECIPES_BY_NAME
-from milblob.compressing.parse_recipe import as_recipe
 from milblob.compressing.weight import Weight
 from milblob.errors import UnsupportedError
 from milblob.lossy.unfit import UnfitError
@@ -481,7 +482,28 @@ def test_names_that_are_no_recipes_get_advice(name, advice):
     assert str(caught.value).endswith(f"unique, got {name!r}{advice}")
 
 
-@pytest.mark.parametrize("kind", ["Linear", "Palette", "Prune"])
+def test_each_recipe_has_a_short_label_and_knows_whether_it_can_keep_nan():
+    """A weight with NaN and `nan="keep"` is compressed or refused, as the recipe has it."""
+    array = np.arange(64, dtype=np.float32).reshape(8, 8)
+    array[3, 3] = np.nan
+    weight = Weight(array, (1, 0), 18, (("linear", "weight"),), nan="keep")
+    labels = {
+        Linear(): "int8", Palette(4): "palette 4", Prune(0.5): "50% zeros", Prune(n_m=(1, 2)): "prune n_m (1, 2)",
+        Prune(threshold=40): "prune threshold 40", Prune(0.5) + Palette(4): "50% zeros + palette 4",
+    }  # fmt: skip
+    assert {type(recipe) for recipe in labels} == set(RECIPES_BY_NAME.values())
+    for recipe, label in labels.items():
+        assert short(recipe) == label
+        with contextlib.nullcontext() if recipe.can_keep_nan else pytest.raises(UnfitError):
+            recipe.parts(weight)
+
+
+def test_the_page_has_the_short_names_of_recipes():
+    page = " ".join((ROOT / "docs" / "cli.md").read_text("utf-8").split())
+    assert f"A recipe is a short name ({', '.join(f'`{name}`' for name in NAMED)}), a table" in page
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RECIPES_BY_NAME if kind != "Joint"])
 def test_options_of_any_type_are_refused_or_taken(kind):
     """Whatever JSON says an option is: a recipe that can be applied, or an error that says what was expected."""
     values = [

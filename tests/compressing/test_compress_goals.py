@@ -18,6 +18,7 @@ from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.compress_plan import PlannedWeight
 from milblob.compressing.goals import LADDER
+from milblob.compressing.parse_recipe import RECIPES
 from paths import DATA, ROOT
 from peers import WITHOUT
 from progress_rows import steps
@@ -602,8 +603,7 @@ def test_the_page_shows_what_each_recipe_loses(tmp_path):
         rows = re.findall(r"^\| `(.+?)` \| ([\d.]+) KiB \| ([\d.]+) dB \|$", table, re.MULTILINE)
         assert len(rows) == table.count("\n| `") > 5
         for text, size, quality in rows:
-            names = {"Linear": Linear, "Palette": Palette, "Prune": Prune}
-            report = milblob.compress(path, tmp_path / "out.mlpackage", eval(text, names), dry_run=True)
+            report = milblob.compress(path, tmp_path / "out.mlpackage", eval(text, dict(RECIPES)), dry_run=True)
             assert f"{report.nbytes / 1024:.1f} KiB" in section
             found = f"{report.nbytes_after / 1024:.1f}", f"{min(one.sqnr for one in report.weights):.1f}"
             assert found == (size, quality), text

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from html import escape
 
 from .. import decibels
@@ -10,7 +11,7 @@ from .choosing import Point
 from .linear_recipe import Linear
 from .palette_recipe import Palette
 from .prune_recipe import Prune
-from .recipe import Recipe
+from .recipe import Joint, Recipe
 
 WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 56
@@ -89,17 +90,20 @@ def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -
 
 def short(recipe: Recipe) -> str:
     """Return a short label of a recipe; it leaves out rare options, so labels may be equal."""
-    words = str(recipe)
+    if isinstance(recipe, Joint):
+        return " + ".join(map(short, recipe.recipes))
     if isinstance(recipe, Linear):
         blocks = f" blocks of {recipe.block}" if recipe.granularity == "per_block" else ""
-        words = f"{recipe.dtype}{blocks}{' per tensor' if recipe.granularity == 'per_tensor' else ''}"
-    elif isinstance(recipe, Palette):
+        return f"{recipe.dtype}{blocks}{' per tensor' if recipe.granularity == 'per_tensor' else ''}"
+    if isinstance(recipe, Palette):
         groups = f" of {recipe.group_size} channels" if recipe.granularity == "per_grouped_channel" else ""
         entries = "" if recipe.lut_dtype is None else f" of {recipe.lut_dtype}"
-        words = f"palette {recipe.bits or recipe.mode}{entries}{groups}"
-    elif isinstance(recipe, Prune) and recipe.sparsity is not None:
-        words = f"{recipe.sparsity:.0%} zeros"
-    return words
+        return f"palette {recipe.bits or recipe.mode}{entries}{groups}"
+    if isinstance(recipe, Prune) and recipe.sparsity is not None:
+        return f"{recipe.sparsity:.0%} zeros"
+    given = [(one.name, getattr(recipe, one.name), one.default) for one in fields(recipe)]
+    options = [f"{name} {value}" for name, value, default in given if value != default]
+    return " ".join([type(recipe).__name__.lower(), *options])
 
 
 def _unit(nbytes: int) -> tuple[int, str]:

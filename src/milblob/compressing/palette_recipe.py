@@ -108,6 +108,10 @@ class Palette(Recipe):
         return self.mode == "kmeans"
 
     @property
+    def can_keep_nan(self) -> bool:
+        return True
+
+    @property
     def names(self) -> tuple[str, ...]:
         return ("Palette",) if self.lut_dtype is None else ("Palette", "Linear")
 

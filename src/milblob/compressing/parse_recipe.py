@@ -10,12 +10,14 @@ from ..closeness import hint
 from ..errors import FormatError
 from ..jsontext import parse_json
 from ..lossy.palettize import NBITS
+from ..wording import enumerated
 from .linear_recipe import Linear
 from .palette_recipe import Palette
 from .prune_recipe import Prune
-from .recipe import Joint, Recipe
+from .recipe import Joint, Recipe, nested_error
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
+_KINDS = enumerated([name for name in RECIPES if name != "Joint"], "or")
 NAMED: dict[str, Recipe] = {
     **{dtype: Linear(dtype) for dtype in ("int8", "uint8", "int4", "uint4")},
     **{f"palette{bits}": Palette(bits) for bits in NBITS},
@@ -35,14 +37,14 @@ def as_recipe(value: Any) -> Recipe:
         if value in NAMED:
             return NAMED[value]
         if not value.lstrip().startswith("{"):
-            message = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(NAMED)}"
+            message = f"recipe: expected a {_KINDS}, one as JSON, or one of {', '.join(NAMED)}"
             raise ValueError(f"{message}, got {value!r:.60}{_advice(value)}")
         try:
             value = parse_json(value, "JSON", None, unique=True)
         except FormatError as error:
-            message = "recipe: expected a Linear, Palette or Prune, or one as JSON"
+            message = f"recipe: expected a {_KINDS}, or one as JSON"
             raise ValueError(f"{message}, got {value!r:.60} ({error})") from None
-    require("recipe", value, Mapping, "a Linear, Palette or Prune, its name, or one as JSON")
+    require("recipe", value, Mapping, f"a {_KINDS}, its name, or one as JSON")
     kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {value.get('recipe')!r:.60}")
@@ -57,7 +59,7 @@ def as_recipe(value: Any) -> Recipe:
         require("recipes", options["recipes"], list | tuple, "a list of recipes")
         # Before any is made: a Joint may hold another in turn, and so on.
         if any(isinstance(one, Mapping) and one.get("recipe") == "Joint" for one in options["recipes"]):
-            raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
+            raise nested_error()
         return Joint(tuple(as_recipe(one) for one in options["recipes"]))
     return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})
 

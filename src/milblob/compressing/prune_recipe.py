@@ -86,6 +86,10 @@ class Prune(Recipe):
     def needs_axes(self) -> bool:
         return False
 
+    @property
+    def can_keep_nan(self) -> bool:
+        return True
+
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
         return self._unsuited(consumers)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arguments import require
 from ..rewrite.parts import WeightParts
+from ..wording import enumerated
 from .pieces import LINKED_OPSET, Pieces
 from .weight import Weight
 
@@ -18,6 +19,7 @@ ORDERS = {
     ("Prune", "Palette"), ("Prune", "Linear"), ("Palette", "Linear"), ("Palette", "Prune"), ("Linear", "Prune"),
     ("Linear", "Palette"), ("Prune", "Palette", "Linear"), ("Palette", "Prune", "Linear"),
 }  # fmt: skip
+_STEPS = enumerated(sorted({name for order in ORDERS for name in order}), "and")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class Recipe:
     def weighs(self) -> bool:
         """Whether the importance of elements makes a difference."""
         return True
+
+    @property
+    def can_keep_nan(self) -> bool:
+        """Whether it keeps NaN and infinity with `nan="keep"`, at least with some of its options."""
+        return False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,9 +145,9 @@ class Joint(Recipe):
     def __post_init__(self) -> None:
         require("recipes", self.recipes, list | tuple, "a list of recipes")
         for one in self.recipes:
-            require("recipes", one, Recipe, "Linear, Palette and Prune")
+            require("recipes", one, Recipe, _STEPS)
         if any(isinstance(one, Joint) for one in self.recipes):
-            raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
+            raise nested_error()
         set_options(self, recipes=tuple(self.recipes))
         names = self.names
         message = self.objection(()) if names in ORDERS else order_objection(names)
@@ -153,6 +160,10 @@ class Joint(Recipe):
     @property
     def weighs(self) -> bool:
         return any(one.weighs for one in self.recipes)
+
+    @property
+    def can_keep_nan(self) -> bool:
+        return any(one.can_keep_nan for one in self.recipes)
 
     @property
     def is_data(self) -> bool:
@@ -188,6 +199,11 @@ class Joint(Recipe):
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.recipes))
+
+
+def nested_error() -> ValueError:
+    """Return the error about a Joint inside a Joint."""
+    return ValueError(f"recipes: expected {_STEPS}, got a Joint")
 
 
 def order_objection(names: tuple[str, ...]) -> str | None:

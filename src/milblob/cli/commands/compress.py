@@ -160,7 +160,7 @@ def _compress(arguments: Namespace) -> "CompressReport | int":
     recipe = _recipe(arguments, needs_one=not given and not any(any(one.values()) for one in named.values()))
     has_choice = any(_is_given(arguments, name) for name in compress_goals.KINDS)
     everything = [recipe, *(one for some in named.values() for one in some.values())]
-    keepers = [one for one in everything if one is not None and set(one.names) != {"Linear"}]
+    keepers = [one for one in everything if one is not None and one.can_keep_nan]
     if arguments.keep_nan and not has_choice and not keepers:
         raise ValueError("--keep-nan: expected it with palettes or pruning, got it with neither")
     compress_goals.check(arguments)

@@ -13,8 +13,6 @@ from ...jsontext import MAX_NBYTES, parse_json
 if TYPE_CHECKING:
     from ...compressing.recipe import Recipe
 
-SHORT_NAMES = "int8, uint8, int4, uint4, unique, palette1, palette2, palette3, palette4, palette6, palette8"
-
 
 def apply(arguments: Namespace, has_way: bool) -> None:
     """Read the file of --config, if it is given, and set the options that the command line leaves out.
@@ -80,7 +78,7 @@ def recipe(value: Any) -> "Recipe":
     from ...compressing.recipe import Joint
 
     if isinstance(value, str) and value not in NAMED:
-        raise ValueError(f"expected a recipe such as {SHORT_NAMES}, got {value!r:.60}")
+        raise ValueError(f"expected a recipe such as {', '.join(NAMED)}, got {value!r:.60}")
     if isinstance(value, list):
         if not value or any(isinstance(one, list) for one in value):
             raise ValueError("expected a list of recipes, got an empty or a nested one")
