@@ -1,4 +1,5 @@
-/* dtype.h: the only table of element types. Python's DType enum is built from it when milblob is imported.
+/* dtype.h: the table of element types: their names, codes and sizes. Python's DType enum is built from it when milblob is imported.
+ * DATA_TYPES in program/schema.py has the names and MIL codes once more, as the enum of protobuf.
  *
  * A row: X(NAME, MIL text, MIL code, blob code, bits per element, TensorValue field that coremltools writes).
  * The two numberings differ (FLOAT16 is 10 in a Program and 1 in a blob file) and must not be mixed: variables are named

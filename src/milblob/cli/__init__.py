@@ -1,4 +1,4 @@
-"""The command line: one subcommand per module of this package, such as `milblob ls` and `milblob repack`.
+"""The command line: one subcommand per module of `commands`, such as `milblob ls` and `milblob repack`.
 
 Data goes to stdout, messages go to stderr. Exit status: 0 good, 1 findings, 2 an error, reported in one line.
 """

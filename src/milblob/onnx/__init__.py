@@ -4,7 +4,7 @@
     milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of operations without a converter
     milblob.onnx.decoded("Model.mlpackage")                # {weight: why} of compressed weights without a form in ONNX
 
-It needs onnx-ir, an extra: `onnx`. docs/onnx.md lists the operations.
+It needs onnx-ir, an extra: `onnx`. docs/onnx-operations.md lists the operations.
 """
 
 from importlib import import_module

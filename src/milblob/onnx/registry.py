@@ -45,9 +45,9 @@ def builtin(
 
     Args:
         types: the operations.
-        onnx: the ONNX operators that they become, for docs/onnx.md.
+        onnx: the ONNX operators that they become, for docs/onnx-operations.md.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
-        limits: its requirements and omissions, for docs/onnx.md; "" for none.
+        limits: its requirements and omissions, for docs/onnx-operations.md; "" for none.
         convert: as for `ModelComponentContainer.bind`.
     """
 

@@ -1,10 +1,9 @@
 """Explains a weight as one array, or a function of it, times and plus something: for all elements, or per channel.
 
-A converter computes only short expressions from constants: weight norm, weight standardization, `1 + w`, a layer scale,
-    a sum of
-two embeddings. A sample of the weight is compared with all arrays of its size. An array that differs from it by a
-factor and a shift is kept; then numbers and vectors are searched for the factor and the shift, and the expressions
-found are computed in full.
+A converter computes only short expressions from constants: weight norm, weight standardization, `1 + w`, a layer
+scale, a sum of two embeddings. A sample of the weight is compared with all arrays of its size. An array that differs
+from it by a factor and a shift is kept; then numbers and vectors are searched for the factor and the shift, and the
+expressions found are computed in full.
 """
 
 import math
