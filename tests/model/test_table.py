@@ -5,9 +5,10 @@ import pytest
 from children import run_child
 from milblob.model.table import FORMATS, Format, format_of, imported
 
-NAMED = ("holds", "open", "open_model", "check", "codes", "refit", "repack")
+NAMED = [field for field, kind in Format.__annotations__.items() if kind is str and field != "kind"]
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: f"{row.kind}{''.join(row.suffixes[:1])}")
 def test_functions_that_a_format_names_exist(row):
     for field in NAMED:
