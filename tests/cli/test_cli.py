@@ -346,7 +346,7 @@ def test_convert_never_touches_the_model(cli, tmp_path):
 
 
 def test_convert_refusals(cli, tmp_path):
-    assert "expected .npz" in cli("convert", DEMO, "-o", tmp_path / "a.pickle")[2]
+    assert "expected .safetensors, .npz" in cli("convert", DEMO, "-o", tmp_path / "a.pickle")[2]
     assert "-k none*" in cli("convert", DEMO, "-o", tmp_path / "a.npz", "-k", "none*")[2]
     for name in ("none/a.npz", "none/a/", "none/a.safetensors"):
         err = cli("convert", DEMO, "-o", tmp_path / name)[2]

@@ -206,7 +206,7 @@ def test_refusals(cli, tmp_path):
     before = npz.read_bytes()
     for argv, words in {
         (npz, npz, "--force"): "expected a place outside",
-        (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params, .bin or a directory",
+        (npz, tmp_path / "x.txt"): "expected .safetensors, .npz, .params, .bin or a directory",
         (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which function is about",
         (npz, tmp_path / "x.npz", "--stored"): "expected a model, which constants and stored are about",
         (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: no tensor in {npz} matches",

@@ -312,7 +312,7 @@ def test_commands_take_it(tmp_path, capsys):
     assert all(np.array_equal(after[name], array * array.dtype.type(2)) for name, array in wanted.items())
     capsys.readouterr()
     assert main(["convert", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
-    assert "expected .npz, .safetensors, .params, .bin or a directory" in capsys.readouterr().err
+    assert "expected .safetensors, .npz, .params, .bin or a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "int8"), ("Q4_0", "int4")])

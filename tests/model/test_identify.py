@@ -14,6 +14,7 @@ from milblob.cli import main
 from milblob.model.identify import identify
 from milblob.storage import pending
 from milblob.storage.foreign import ARRAY_COMMANDS, Foreign
+from milblob.storage.table import ARRAYS
 from other_files import LFS_POINTER, ONNX, OTHERS, TORCH, code_of, zip_of
 from paths import DATA
 from peers import WITHOUT
@@ -115,7 +116,7 @@ def test_files_of_other_formats(name, path_of):
 def test_every_command_that_opens_a_model_names_the_kind_of_file(name, path_of, tmp_path, capsys):
     """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
     path, (_, kind, advice) = str(path_of(name)), OTHERS[name]
-    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy", "gguf", "onnx")
+    listed = path.endswith(f".{kind}") and kind in ARRAYS
     own = str(shutil.copytree(PACKAGE, tmp_path / "own.mlpackage"))
     commands = {
         "ls": ["ls", path], "show": ["show", path], "stats": ["stats", path], "hash": ["hash", path],

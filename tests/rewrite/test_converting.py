@@ -150,7 +150,7 @@ def test_save_writes_the_listing_where_it_is_wanted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("w.txt", {}, r"expected .npz, .safetensors, .params, .bin or a directory \(ending in /\), got .txt"),
+        ("w.txt", {}, r"expected .safetensors, .npz, .params, .bin or a directory \(ending in /\), got .txt"),
         ("w.gguf", {}, "milblob reads .gguf files and does not write them"),
         ("w.onnx", {}, r"got .onnx \(milblob to-onnx, or milblob.onnx.convert, converts a model\)"),
         ("w.tar", {}, "nothing makes a new one"),
@@ -187,7 +187,7 @@ def test_nothing_is_written_where_a_call_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected a place outside the model"):
         milblob.convert(package, package / "w.npz")
     for name in ("w.bin", "w.params"):
-        with pytest.raises(ValueError, match=r"expected .npz, .safetensors or a directory, which unpack is about"):
+        with pytest.raises(ValueError, match=r"expected .safetensors, .npz or a directory, which unpack is about"):
             milblob.convert(package, tmp_path / name, unpack=True)
     for source in (3, [package, 3], [[package]]):
         with pytest.raises(TypeError, match="source: expected the path of a model"):

@@ -58,6 +58,7 @@ OTHERS = {
     "w.npz": (_npz(), "npz", "milblob ls"),
     "w.npy": (_npy(), "npy", "milblob ls"),
     "w.dat": (_npy(), "npy", "if its name ends in .npy"),
+    "p.dat": (struct.pack("<4Q", 0xF7E58D4F05049CB7, 0, 0, 0), "params", "if its name ends in .params"),
     "x.pt": (TORCH, "pytorch", "safetensors.torch.save_file"),
     "old.pth": (LEGACY_TORCH, "pytorch", "safetensors.torch.save_file"),
     "pytorch_model.bin": (TORCH, "pytorch", "safetensors.torch.save_file"),

@@ -18,7 +18,6 @@ from ..model.listing import Stamp
 from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
-from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
@@ -29,6 +28,7 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..storage.pending import map_settled
+from ..storage.table import Format, format_of
 from ..workers import workers_of
 from .check_blob import CODES, BlobFile, check_blob, record_problems, record_row
 from .check_report import CheckReport, Findings

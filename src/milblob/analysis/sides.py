@@ -14,7 +14,7 @@ from ..mirrored import shown
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import Arrays, StoredArray
-from ..model.table import model_opener
+from ..storage.table import model_opener
 
 
 def is_arrays(source: Any) -> bool:

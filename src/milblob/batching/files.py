@@ -7,8 +7,8 @@ from typing import Any
 
 from .._codec import Buffer
 from ..hashing import Span, blake3, hash_bytes
-from ..model.identify import BLOB_SUFFIXES
 from ..storage import paths
+from ..storage.table import BLOB_SUFFIXES
 from ..storage.temporary import is_ours
 
 _PIECE_NBYTES = 1 << 22

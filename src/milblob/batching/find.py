@@ -10,10 +10,10 @@ from typing import IO, NamedTuple
 
 from ..arguments import as_source
 from ..mirrored import is_url
-from ..model.identify import BLOB_SUFFIXES, identify, identify_directory
+from ..model.identify import identify, identify_directory
 from ..model.listing import HEAD_NBYTES
-from ..model.table import CACHES, format_of, is_bundle
 from ..storage import paths
+from ..storage.table import BLOB_SUFFIXES, CACHES, format_of, is_bundle
 
 _ALWAYS = (".mlmodel", ".mil", ".mlirb")  # and the formats of arrays
 _LOOKED_INTO = (*BLOB_SUFFIXES, ".json")

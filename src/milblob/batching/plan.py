@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 from ..mirrored import is_url
-from ..model.table import FORMATS
 from ..storage import paths
+from ..storage.table import FORMATS
 from .find import Found, folded
 
 JOURNAL = "milblob-batch.jsonl"

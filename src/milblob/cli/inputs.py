@@ -93,7 +93,8 @@ def _read_all(file: str, arguments: Namespace) -> dict[str, Any]:
 
 
 def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> Any:
-    from ..formats.read import SUFFIXES, open_arrays
+    from ..formats.read import open_arrays
+    from ..storage.table import SUFFIXES
 
     if file.lower().endswith(_IMAGES):
         return _read_image(file, port)

@@ -4,9 +4,13 @@ import argparse
 from typing import Any
 
 from ..arguments import parse_nbytes
+from ..storage.table import SUFFIXES, WRITTEN
 
 MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
-ANY = f"{MODEL}; .params, .safetensors, .npz, .gguf or .onnx file, archive of TVM (.tar, .tar.gz, directory), .aimodel"
+FILES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file"
+NEW_FILES = ", ".join(f"file{suffix}" for suffix in WRITTEN)
+SIDE = f"a model, weight file or listing; {', '.join(SUFFIXES)}, directory of .npy, archive of TVM"
+ANY = f"{MODEL}; {FILES}, archive of TVM (.tar, .tar.gz, directory), .aimodel"
 ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it was unpacked to"
 
 Parser = argparse.ArgumentParser

@@ -2,8 +2,8 @@
 
 import os
 
-from ..model.table import CACHES
 from ..storage import paths
+from ..storage.table import CACHES
 
 INDEX_SUFFIX = ".safetensors.index.json"
 FILE_SUFFIX = ".safetensors"

@@ -9,14 +9,11 @@ from ..mirrored import shown
 from ..model.identify import identify
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays
-from ..model.table import FORMATS, format_of
 from ..storage import paths
 from ..storage.foreign import Foreign, refusal
+from ..storage.table import ARRAYS, SUFFIXES, format_of
 
-SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
-_EXPECTED = (
-    ".safetensors, .npz, .npy, .params, .gguf, .onnx, .aimodel, a directory, an archive, a weight file or a listing"
-)
+_EXPECTED = f"{', '.join(SUFFIXES)}, .aimodel, a directory, an archive, a weight file or a listing"
 
 
 def is_array_file(path: str) -> bool:
@@ -86,7 +83,7 @@ def has_views(path: str) -> bool:
 def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, stored: bool) -> Arrays[LazyTensor]:
     row = format_of(path)
     if row is None and paths.is_directory(path):
-        row = next(row for row in FORMATS if row.kind == "npy")  # its reader reports what a directory must contain
+        row = ARRAYS["npy"]  # its reader reports what a directory must contain
     if row is None:
         raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
     options: dict[str, Any] = {"tvm": tvm} if tvm is not None and row.kind == "params" else {}
@@ -105,11 +102,10 @@ def _other(path: str) -> Foreign | None:
         return None
     found = identify(path)
     if isinstance(found, Foreign):
-        suffix = os.path.splitext(path)[1].lower()
         if found.name == "directory":
             return None
-        is_own = suffix in SUFFIXES and found.name == suffix[1:]
-        return None if is_own or (suffix, found.name) == (".npz", "zip") else found
+        own = row.kind if row is not None and row.called else ""
+        return None if found.name == own or (own, found.name) == ("npz", "zip") else found
     if found not in ("mlpackage", "mlmodelc", "mil") and not path.endswith(".mlmodel"):
         return None
     return Foreign("model", "a Core ML model", f"milblob convert {path} -o OUT.npz writes its tensors to a file")

@@ -11,10 +11,10 @@ from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
 from ..model.manifest import read_json
-from ..model.table import CACHES
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
+from ..storage.table import CACHES
 from .params import Parameter, Parameters, Views
 from .params_codes import numpy_dtype
 

@@ -25,12 +25,11 @@ from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile, together
+from ..storage.table import LISTINGS
 from ..storage.transfer import write_at
 from ..wording import escape, some
 from .encoding import elements
 from .filenames import require_texts
-
-LISTINGS = (".json", ".mil")
 
 _NATIVE = frozenset(dtype for dtype in DType if dtype.blob_code is not None)
 

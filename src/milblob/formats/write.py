@@ -8,9 +8,9 @@ from ..arguments import as_path, require, require_flags
 from ..dtypes import DType
 from ..model.fetching import fetch
 from ..model.stored import readable_of
-from ..model.table import FORMATS, Format
 from ..progress import Progress, start_progress
 from ..storage import paths
+from ..storage.table import ARRAYS, FORMATS, UNPACKED, WRITTEN, Format
 from .directories import is_archive
 from .filenames import require_texts
 
@@ -100,7 +100,7 @@ def require_use(path: str, row: Format, **given: bool) -> None:
     """Refuse options that a format has no use for. Raises: ValueError: there is one."""
     for name in filter(given.get, given):
         if name == "unpack":
-            is_used, expected = row.kind not in ("weights", "params"), ".npz, .safetensors or a directory"
+            is_used, expected = row.kind not in ("weights", "params"), f"{', '.join(UNPACKED)} or a directory"
         elif name == "tvm":
             is_used, expected = row.kind == "params", "a .params file"
         else:
@@ -124,13 +124,12 @@ def format_written(path: str) -> Format:
         return next(row for row in FORMATS if row.save and not row.written)
     found = next((row for row in FORMATS if suffix in row.written), None)
     if found is None:
-        message = (
-            f"output {path}: expected .npz, .safetensors, .params, .bin or a directory (ending in /), got {suffix}"
-        )
+        message = f"output {path}: expected {', '.join(WRITTEN)}, .bin or a directory (ending in /), got {suffix}"
         if is_archive(path):
             message += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
-        elif suffix in (".gguf", ".onnx"):
-            how = "milblob to-onnx, or milblob.onnx.convert, converts a model"
-            message += f" ({how if suffix == '.onnx' else 'milblob reads .gguf files and does not write them'})"
+        elif suffix == ".onnx":
+            message += " (milblob to-onnx, or milblob.onnx.convert, converts a model)"
+        elif any(suffix in row.suffixes and not row.save for row in ARRAYS.values()):
+            message += f" (milblob reads {suffix} files and does not write them)"
         raise ValueError(message)
     return found

@@ -8,9 +8,9 @@ from ..arguments import as_path
 from ..storage import paths
 from ..storage.foreign import Foreign, bundle, foreign, is_onnx_head, onnx_model, unpacked_archive
 from ..storage.mapped import MappedFile
+from ..storage.table import BLOB_SUFFIXES, SUFFIXES
 from .listing import HEAD_NBYTES, is_listing
 
-BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 COMPILED = ("model.mil", "model0", "model.espresso.net", "coremldata.bin")
 """A directory that has an entry of one of these names is a compiled model."""
 
@@ -100,7 +100,7 @@ def identify_directory(path: str) -> str | Foreign | None:
         return Foreign("directory", f"a directory with {_few(models)} in it", f"open {os.path.join(path, models[0])}")
     if "saved_model.pb" in names:
         return Foreign("directory", "a SavedModel of TensorFlow, which milblob does not read")
-    arrays = [name for name in names if name.endswith((".safetensors", ".npz", ".npy", ".params", ".gguf", ".onnx"))]
+    arrays = [name for name in names if name.endswith(SUFFIXES)]
     if arrays:
         return Foreign("directory", f"a directory with {_few(arrays)} in it", f"give {os.path.join(path, arrays[0])}")
     return Foreign("directory", f"a directory with {_few(names)} in it" if names else "an empty directory")

@@ -8,9 +8,9 @@ from ..arguments import require_flags
 from ..errors import UnsupportedError
 from ..mirrored import is_remote
 from ..storage.mapped import closed_on_error
+from ..storage.table import model_opener
 from .model import Model
 from .reading import read_all
-from .table import model_opener
 
 if TYPE_CHECKING:
     from ..remote.cache import CacheLike

@@ -4,8 +4,8 @@ from contextlib import closing
 
 from ..storage import journal
 from ..storage.pending import Pending, pending
+from ..storage.table import format_of
 from .package import Package
-from .table import format_of
 
 
 def settle(path: str) -> list[journal.Recovered]:

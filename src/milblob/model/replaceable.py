@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from ..errors import DestinationExistsError, FormatError, MilblobError, UnsupportedError
 from ..storage import paths
 from ..storage.beneath import Location
+from ..storage.table import BLOB_SUFFIXES, LISTINGS, SUFFIXES
 from ..storage.temporary import is_ours
-from .identify import BLOB_SUFFIXES, is_blob_head
+from .identify import is_blob_head
 from .manifest import find_root_model, read_json
 from .package import Package
 
@@ -22,14 +23,14 @@ _SUFFIXES = {
     "mlmodel": (".mlmodel",),
     "mil": (".mil",),
     "blob": BLOB_SUFFIXES,
-    "listing": (".json", ".mil"),
+    "listing": LISTINGS,
     "tar": (".tar",),
     "tar.gz": (".tar.gz", ".tgz", ".gz"),
     "directory": (),
     "zip file": (".zip",),
     "compressed file": (".bz2", ".xz", ".zst", ".7z"),
-    "file of arrays": (".npz", ".npy", ".safetensors", ".gguf", ".params"),
     "ONNX model": (".onnx",),
+    "file of arrays": SUFFIXES,
     "aimodel": (".aimodel",),
     "bytecode": (".mlirb",),
 }

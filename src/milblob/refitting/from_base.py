@@ -20,10 +20,10 @@ from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import StoredArray
-from ..model.table import format_of
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
 from ..selection import Select, selector
+from ..storage.table import format_of
 from ..values.cast import cast_array, is_castable
 from ..wording import escape, shortened, some
 from .checkpoints import renamed

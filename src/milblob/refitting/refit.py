@@ -15,10 +15,10 @@ from ..model.editable import EditableModel
 from ..model.model import Model
 from ..model.recovery import settle
 from ..model.replaceable import require_name, require_replaceable
-from ..model.table import format_of
 from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
+from ..storage.table import format_of
 from ..values.cast import require_policies
 from .pairs import How, pair
 from .plan import RefitPlan

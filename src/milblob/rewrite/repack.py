@@ -17,7 +17,6 @@ from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
 from ..model.package import Package
 from ..model.recovery import complete
-from ..model.table import format_of
 from ..program.splice import Spliced
 from ..progress import Progress, ProgressCounter, start_progress
 from ..selection import Select, selector
@@ -28,6 +27,7 @@ from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile, Whole, together
 from ..storage.pending import wait
 from ..storage.source_file import SourceFile
+from ..storage.table import format_of
 from ..storage.transfer import write_at
 from ..values.cast import OVERFLOW_POLICIES, CastCounts
 from ..workers import workers_of

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import FormatError, UnsupportedError
 from .mapped import MappedFile
+from .table import ARRAYS, Format
 
 ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match, report and convert"
 """The commands that take files of arrays."""
@@ -25,7 +26,6 @@ _ONNX_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 _GRAPH = 7
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 _LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-_TVM_MAGIC = 0xF7E58D4F05049CB7.to_bytes(8, "little")
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip", "gunzip"),
     (b"BZh", "bzip2", "bunzip2"),
@@ -38,9 +38,8 @@ _COMPRESSED = (
 class Foreign(NamedTuple):
     """A kind of file that is not Core ML's."""
 
-    # short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx", "tflite",
-    # "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory"
-    # and "part"
+    # short: a kind of ARRAYS; "pytorch", "pickle", "zip", "keras", "hdf5", "tflite", "aimodel", "aimodelc", "tar",
+    # "compressed", "html", "xml", "json" or "text"; `identify` adds "directory" and "part"
     name: str
     description: str  # a phrase for messages, with an article
     advice: str = ""  # what the user can do; "" if nothing is known
@@ -64,16 +63,13 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
         return Foreign("pytorch", "a PyTorch file of the old form", _PYTORCH)
     if re.match(rb"\x80[\2-\5]", head) and (head[1] < 4 or head[2:3] == b"\x95"):
         return Foreign("pickle", "a Python pickle", "save its arrays as safetensors or npz where it is trusted")
-    if head.startswith(b"\x93NUMPY"):
-        return _arrays("npy", "a NumPy array", name)
-    if head.startswith(_TVM_MAGIC):
-        return _arrays("params", "parameters of TVM", name)
+    for row in ARRAYS.values():
+        if row.magic and head.startswith(row.magic):
+            return _arrays(row, name)
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000:
-        return _arrays("safetensors", "a safetensors file", name)
+        return _arrays(ARRAYS["safetensors"], name)
     if head.startswith(b"ML\xefR"):
         return bytecode(file)
-    if head.startswith(b"GGUF"):
-        return _arrays("gguf", "a GGUF file", name)
     if head[4:8] == b"TFL3":
         return Foreign("tflite", f"a TensorFlow Lite model, {_UNREAD}", "give the Core ML model of that network")
     if is_onnx_head(data):
@@ -116,7 +112,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def onnx_model(name: str | None) -> Foreign:
     """Return the description of an ONNX model, with advice."""
-    return _arrays("onnx", "an ONNX model", name or "it")
+    return _arrays(ARRAYS["onnx"], name or "it")
 
 
 def bytecode(name: str | None) -> Foreign:
@@ -139,11 +135,11 @@ def unpacked_archive() -> Foreign:
     return Foreign("directory", "an unpacked archive of TVM", f"{_ARCHIVE_COMMANDS} take it")
 
 
-def _arrays(suffix: str, description: str, name: str) -> Foreign:
-    advice = f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
-    is_named = name.lower().endswith(f".{suffix}")
-    advice = f"milblob.open_arrays opens it; {advice}" if is_named else f"if its name ends in .{suffix}, {advice}"
-    return Foreign(suffix, description, advice)
+def _arrays(row: Format, name: str) -> Foreign:
+    is_named = name.lower().endswith(row.suffixes)
+    how = "milblob.open_arrays opens it;" if is_named else f"if its name ends in {row.suffixes[0]},"
+    advice = f"{how} {ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
+    return Foreign(row.kind, row.called, advice)
 
 
 def _zip(data: memoryview, name: str) -> Foreign:
@@ -157,7 +153,7 @@ def _zip(data: memoryview, name: str) -> Foreign:
     if any(end in ("data.pkl", "constants.pkl", "byteorder") for end in ends) or "archive_format" in ends:
         return Foreign("pytorch", "a PyTorch file", _PYTORCH)
     if members and all(member.endswith(".npy") for member in members):
-        return _arrays("npz", "an npz file", name)
+        return _arrays(ARRAYS["npz"], name)
     if {"config.json", "model.weights.h5"} & set(members):
         return Foreign("keras", f"a Keras model, {_UNREAD}", "save its arrays as npz")
     return Foreign("zip", "a zip archive", f"unpack it first: unzip {name}")

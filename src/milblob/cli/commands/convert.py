@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from ...storage.table import UNPACKED
 from ...wording import some
 from .. import options
 from ..calling import call
@@ -20,17 +21,14 @@ EXAMPLES = ("convert Model.mlpackage -o weights.npz", "convert new.safetensors -
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    what = (
-        "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, .onnx, directory of .npy, archive "
-        "of TVM, .aimodel; several become one"
-    )
+    what = f"{options.SIDE}, .aimodel; several become one"
     parser.add_argument("sources", metavar="SOURCE", nargs="*", help=what)
-    target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
+    target = f"{options.NEW_FILES}, directory/ or weight.bin, with weight.json"
     options.add_output(parser, "-o", "--output", required=True, help=target)
     options.add_selection(parser)
     options.add_views(parser)
-    unpack = "store dtypes below 8 bits as one element to a byte, not packed; of .npz, .safetensors and directories"
-    parser.add_argument("--unpack", action="store_true", help=unpack)
+    unpack = f"one element to a byte, not packed; of {', '.join(UNPACKED)} and directories"
+    parser.add_argument("--unpack", action="store_true", help=f"store dtypes below 8 bits as {unpack}")
     dtypes = "of a weight file: store these as another integer dtype, such as 'w*=uint4'; may be repeated"
     parser.add_argument("--dtype", metavar="NAME=DTYPE", action="append", default=[], help=dtypes)
     skip = "of a weight file: leave out what it cannot hold: bool, 64-bit numbers, strings"

@@ -45,11 +45,7 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    what = (
-        "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, .onnx, directory of .npy, archive "
-    )
-    what += "of TVM"
-    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("a", metavar="A", help=options.SIDE)
     parser.add_argument("b", metavar="B", help="likewise, compared with A")
     options.add_selection(parser)
     options.add_stored(parser)

@@ -32,9 +32,7 @@ EXAMPLES = ("match Model.mlpackage new.safetensors", "match Model.mlpackage new.
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
-    given = (
-        ".safetensors, .npz, .npy, .params, .gguf or .onnx file, directory of .npy files, archive of TVM, or a model"
-    )
+    given = f"{options.FILES}, directory of .npy files, archive of TVM, or a model"
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_select(parser)
     similar = "lowest correlation at which values count as similar, up to 1; default: 0.7"

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     models = ".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM"
     parser.add_argument("model", metavar="MODEL", help=models)
-    given = ".safetensors, .npz, .npy, .params, .gguf or .onnx file, or a directory of .npy files"
+    given = f"{options.FILES}, or a directory of .npy files"
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help=given)
     options.add_select(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")

@@ -24,12 +24,10 @@ EXAMPLES = ("tvm params model.tar -o weights.npz", "tvm params model.tar --with 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="ARCHIVE", help=options.ARCHIVE)
-    target = (
-        "file.params, file.npz, file.safetensors or directory/; with --with the new archive, of the kind that ARCHIVE "
-        "is; default: ARCHIVE itself"
-    )
+    target = f"{options.NEW_FILES} or directory/"
+    target += "; with --with the new archive, of the kind that ARCHIVE is; default: ARCHIVE itself"
     options.add_output(parser, "-o", "--output", help=target)
-    new = "new values: .npz, .safetensors, .npy or .params file, or another archive; names, shapes and dtypes must fit"
+    new = f"new values: {options.FILES}, or another archive; names, shapes and dtypes must fit"
     parser.add_argument("--with", dest="new", metavar="NEW", help=new)
     module = "only this module, whose parameters then have their own names, without MODULE/"
     parser.add_argument("-m", "--module", metavar="MODULE", help=module)

@@ -1,7 +1,8 @@
 """The table of formats beside Core ML's own files: how each is recognised, opened, checked and refitted.
 
 Its rows are data: names of functions as text, which `Format.function` imports when it is first asked for one. So a
-format may lie in a folder above those that use it, and costs nothing until a file of it comes.
+format may lie in a folder above those that use it, and costs nothing until a file of it comes. Messages and the help of
+commands take their lists of suffixes from it; it imports no NumPy.
 """
 
 import mmap
@@ -11,8 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..arguments import as_path
-from ..storage import paths
-from .identify import BLOB_SUFFIXES
+from . import paths
 
 
 class Format(NamedTuple):
@@ -32,19 +32,22 @@ class Format(NamedTuple):
     save: str = ""  # writes tensors to a path. written: the suffixes of the files that it writes; none of a directory.
     written: tuple[str, ...] = ()
     is_model: bool = False  # Core ML's own file, which only `open_arrays` opens as arrays
+    called: str = ""  # of a single file of arrays: a phrase for messages, with an article. magic: its first bytes.
+    magic: bytes = b""
 
     def function(self, name: str) -> Any:
         """Return what a field of the row names, such as `row.function("refit")`."""
         return imported(getattr(self, name))
 
 
+BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
 BUNDLE = "main.mlirb"
 
 FORMATS = (
     Format(
-        "aimodel", (".mlirb",), holds="model.table:is_bundle", open="aimodel.asset:open_asset",
+        "aimodel", (".mlirb",), holds="storage.table:is_bundle", open="aimodel.asset:open_asset",
         open_model="aimodel.asset:open_asset", check="aimodel.check:check_asset", codes="aimodel.check:CODES",
         refit="aimodel.refit:refit", repack="aimodel.repack:repack",
         changeable="aimodel.asset:changeable_files",
@@ -58,29 +61,39 @@ FORMATS = (
         "tensor-cache", names=CACHES, holds="formats.directories:has_cache", open="formats.tensor_cache:open_cache",
     ),
     Format(
-        "npy", (".npy",), holds="formats.directories:has_npy", open="formats.npy_dir:open_path",
-        save="formats.npy_dir:save",
+        "safetensors", (".safetensors",), open="formats.safetensors:open_arrays", save="formats.safetensors:save",
+        written=(".safetensors",), called="a safetensors file",
     ),
+    Format(
+        "npz", (".npz",), open="formats.npz:open_arrays", save="formats.npz:save", written=(".npz",),
+        called="an npz file",
+    ),
+    Format(
+        "npy", (".npy",), holds="formats.directories:has_npy", open="formats.npy_dir:open_path",
+        save="formats.npy_dir:save", called="a NumPy array", magic=b"\x93NUMPY",
+    ),
+    Format(
+        "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
+        codes="tvm.findings:CODES", save="formats.params:write_params", written=(".params",),
+        called="parameters of TVM", magic=0xF7E58D4F05049CB7.to_bytes(8, "little"),
+    ),
+    Format("gguf", (".gguf",), open="formats.gguf:open_arrays", called="a GGUF file", magic=b"GGUF"),
+    Format("onnx", (".onnx",), open="formats.onnx:open_arrays", called="an ONNX model"),
     Format(
         "safetensors", (".safetensors.index.json",), holds="formats.directories:has_checkpoint",
         open="formats.safetensors:open_path",
     ),
     Format(
-        "safetensors", (".safetensors",), open="formats.safetensors:open_arrays", save="formats.safetensors:save",
-        written=(".safetensors",),
-    ),
-    Format("npz", (".npz",), open="formats.npz:open_arrays", save="formats.npz:save", written=(".npz",)),
-    Format(
-        "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
-        codes="tvm.findings:CODES", save="formats.params:write_params", written=(".params",),
-    ),
-    Format("gguf", (".gguf",), open="formats.gguf:open_arrays"),
-    Format("onnx", (".onnx",), open="formats.onnx:open_arrays"),
-    Format(
         "weights", (*BLOB_SUFFIXES, *LISTINGS), open="formats.weights:open_arrays", save="formats.weights:save",
         written=BLOB_SUFFIXES, is_model=True,
     ),
 )  # fmt: skip
+
+ARRAYS = {row.kind: row for row in FORMATS if row.called}
+"""The formats of single files of arrays, by kind."""
+SUFFIXES = tuple(suffix for row in ARRAYS.values() for suffix in row.suffixes)
+WRITTEN = tuple(suffix for row in ARRAYS.values() for suffix in row.written)
+UNPACKED = tuple(suffix for suffix in WRITTEN if suffix != ".params")  # can hold integers below a byte in two ways
 
 
 def imported(name: str) -> Any:

@@ -3,9 +3,11 @@
 import pytest
 
 from children import run_child
-from milblob.model.table import FORMATS, Format, format_of, imported
+from milblob.storage.foreign import foreign
+from milblob.storage.table import ARRAYS, FORMATS, Format, format_of, imported
+from other_files import OTHERS
 
-NAMED = [field for field, kind in Format.__annotations__.items() if kind is str and field != "kind"]
+NAMED = [field for field, kind in Format.__annotations__.items() if kind is str and field not in ("kind", "called")]
 
 
 @pytest.mark.every
@@ -36,10 +38,16 @@ def test_a_path_has_the_format_of_its_name_or_of_what_is_in_it(tmp_path):
     assert format_of(str(tmp_path / "archive")) is None
 
 
+def test_bytes_of_each_file_of_arrays_are_recognised():
+    """By `magic`, or by code of `foreign`: without one of them an error would not name the format."""
+    found = [foreign(data) for data, kind, _ in OTHERS.values() if kind in ARRAYS]
+    assert {(one.name, one.description) for one in found} == {(row.kind, row.called) for row in ARRAYS.values()}
+
+
 def test_formats_are_imported_when_they_are_needed():
     code = """
         import sys, milblob
-        from milblob.model.table import format_of
+        from milblob.storage.table import format_of
         print(format_of("x.aimodel/main.mlirb").kind, any(n.startswith(("milblob.tvm", "milblob.aimodel")) for n in sys.modules))
     """
     assert run_child(code).split() == ["aimodel", "False"]
@@ -47,5 +55,5 @@ def test_formats_are_imported_when_they_are_needed():
 
 def test_a_name_that_leads_nowhere_is_an_error():
     with pytest.raises(AttributeError):
-        imported("model.table:nothing")
+        imported("storage.table:nothing")
     assert Format("x").open == ""
