@@ -12,6 +12,7 @@ from milblob.cli.commands import compress, text, tvm
 from milblob.compressing import options
 from milblob.program import write_text
 from milblob.remote import cache
+from milblob.storage.table import WRITTEN
 from paths import DEMO
 
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -110,6 +111,7 @@ def test_values_in_help_are_those_of_the_library():
     assert sources._CACHE_NBYTES == cache.DEFAULT_NBYTES
     assert compress._MIN_SIZE == options.MIN_SIZE
     assert tuple(write_text.WEIGHTS) == text._WEIGHTS
+    assert all(suffix[1:] in parser.COMMANDS["convert"] for suffix in WRITTEN)
 
 
 @pytest.mark.parametrize("argv", [[], ["tvm"]])
