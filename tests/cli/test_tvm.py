@@ -13,6 +13,7 @@ import paths
 import tvm_archives as made
 from milblob import tvm
 from milblob.formats.read import open_arrays
+from peers import WITHOUT
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -373,6 +374,23 @@ def test_tvm_ls_of_operators(tmp_path, cli):
 def test_tvm_ls_takes_archives_only(params, tmp_path, cli):
     assert cli("tvm", "ls", params)[0] == 2 and cli("tvm", "ls", tmp_path / "none.tar")[0] == 2
     assert cli("tvm", "params", params, "-o", tmp_path / "x.npz")[0] == 2
+
+
+def test_tvm_params_of_files_that_milblob_only_reads(archive, tmp_path, cli):
+    """Initializers of an ONNX model, and tensors of a GGUF file."""
+    pytest.importorskip("gguf", reason=WITHOUT["gguf"])
+    pytest.importorskip("onnx", reason=WITHOUT["onnx"])
+    from onnx import TensorProto, helper, numpy_helper
+
+    import gguf_files
+
+    graph = helper.make_graph([], "g", [], [helper.make_tensor_value_info("p0", TensorProto.FLOAT, [1, 2])])
+    graph.initializer.append(numpy_helper.from_array(NEW, "p0"))
+    (tmp_path / "new.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    gguf_files.write(tmp_path / "new.gguf", {"p0": NEW + 1})
+    for name, values in (("new.onnx", [[5, 6]]), ("new.gguf", [[6, 7]])):
+        assert cli("tvm", "params", archive, "--with", tmp_path / name)[0] == 0
+        assert p0_of(archive) == values
 
 
 @pytest.mark.parametrize("target", ["x.npz", "x.params", "x.safetensors"])
