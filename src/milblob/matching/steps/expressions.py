@@ -61,17 +61,20 @@ class Expressions:
         """
         if dtype not in _TOLERANCE or not self._may(200_000):
             return []
-        options = list(dict.fromkeys(islice(self._options(values, dtype), _MAX_OPTIONS)))
-        usual = [option for option in options if kind_of(option) in self._kinds]
-        others = [option for option in options if kind_of(option) not in self._kinds]
         near: list[Explained] = []
-        for group in (usual, others):
-            found = [one for option in group if (one := self._tried(option, values, dtype)) is not None]
-            exact = [one for one in found if one.is_exact]
-            if exact:
-                self._kinds.update(kind_of(one.derivation) for one in exact)
-                return exact
-            near += found
+        for is_turned in (False, True):
+            options = list(dict.fromkeys(islice(self._options(values, dtype, is_turned), _MAX_OPTIONS)))
+            usual = [option for option in options if kind_of(option) in self._kinds]
+            others = [option for option in options if kind_of(option) not in self._kinds]
+            for group in (usual, others):
+                found = [one for option in group if (one := self._tried(option, values, dtype)) is not None]
+                exact = [one for one in found if one.is_exact]
+                if exact:
+                    self._kinds.update(kind_of(one.derivation) for one in exact)
+                    return exact
+                near += found
+            if near:
+                break
         return near
 
     def _tried(self, option: Derivation, values: Values, dtype: DType) -> Explained | None:
@@ -94,22 +97,30 @@ class Expressions:
         is_plain = isinstance(option, CheckpointArray) or (isinstance(option, Moved) and not self._rounds(option.of))
         return not is_plain or any(self._given[name].mil_dtype is DType.FLOAT64 for name in option.sources())
 
-    def _options(self, values: Values, dtype: DType) -> Iterator[Derivation]:
+    def _options(self, values: Values, dtype: DType, is_turned: bool) -> Iterator[Derivation]:
+        """Yield expressions that may give values; `is_turned`: those of arrays whose equal axes changed places.
+
+        Such arrays are the last ones: a symmetric matrix is taken as it is.
+        """
         tolerance = _TOLERANCE[dtype]
-        for affine in self._affine(values, dtype, tolerance):
+        for affine in self._affine(values, dtype, tolerance, is_turned):
             if affine.axis is None:
                 yield from self._with_numbers(affine, tolerance)
             else:
                 yield from self._with_vectors(affine, values.shape, tolerance)
+        if is_turned:
+            return
         if values.size == max(values.shape, default=0):
             yield from self._of_vectors(values.reshape(-1).astype(np.float64), tolerance)
         yield from self._sums(values, tolerance)
 
     # -------------------------------------------------------------------------------------- a factor and a shift
 
-    def _affine(self, values: Values, dtype: DType, tolerance: float) -> Iterator[_Affine]:
+    def _affine(self, values: Values, dtype: DType, tolerance: float, is_turned: bool) -> Iterator[_Affine]:
         """Yield the arrays that give a weight by a factor and a shift, the simplest first."""
         names = self._checkpoint.of_size(values.size)
+        if is_turned:
+            names = [name for name in names if _is_turnable(self._given[name].shape, values.shape)]
         flat = values.reshape(-1)
         tiny = _TINY.get(dtype, 0.0)
         axes: list[int | None] = [None, *(at for at, size in enumerate(values.shape) if size > 1)]
@@ -118,7 +129,8 @@ class Expressions:
             if positions is None or not names or not self._may(100_000 + 30_000 * len(names)):
                 continue
             y = flat[positions].astype(np.float64)
-            for name, layout, function in self._fitting(names, values.shape, axis, positions, y, (tolerance, tiny)):
+            limits = tolerance, tiny
+            for name, layout, function in self._fitting(names, values.shape, axis, positions, y, limits, is_turned):
                 array, shape = self._array(name).reshape(-1), self._given[name].shape
                 x = array[layout.sources(shape, positions)].astype(np.float64)
                 of = moved(CheckpointArray(name), layout)
@@ -140,6 +152,7 @@ class Expressions:
         positions: Values,
         y: Values,
         limits: tuple[float, float],
+        is_turned: bool,
     ) -> Iterator[tuple[str, Layout, str]]:
         """Yield the arrays whose samples give those of a weight of shape `new`, with the layout and function for that.
 
@@ -151,7 +164,7 @@ class Expressions:
             found: list[tuple[int, int, Layout, str]] = []
             for kind in dict.fromkeys(map(self._kind, some)):
                 alike = [at for at, name in enumerate(some) if self._kind(name) == kind]
-                for order, layout in enumerate(_orders(kind[0], new)):
+                for order, layout in enumerate(_orders(kind[0], new, is_turned)):
                     table = self._sampled([some[at] for at in alike], layout, new, axis, positions)
                     left = np.ones(len(alike), bool)
                     for function in functions:
@@ -337,10 +350,23 @@ def _positions(shape: tuple[int, ...], axis: int | None, channels: int, elements
     return np.asarray(outside * (count * inner) + chosen[:, None] * inner + inside)
 
 
-def _orders(old: tuple[int, ...], new: tuple[int, ...]) -> Iterable[Layout]:
-    if [size for size in old if size != 1] == [size for size in new if size != 1]:
+def _orders(old: tuple[int, ...], new: tuple[int, ...], is_turned: bool) -> Iterable[Layout]:
+    """Return the layouts to try; `is_turned`: all but the first, of shapes that are equal without them."""
+    if is_turned:
+        return layouts(old, new)[1:_MAX_LAYOUTS]
+    if _sizes(old) == _sizes(new):
         return (Layout(after=None if old == new else new),)
     return layouts(old, new)[:_MAX_LAYOUTS]
+
+
+def _is_turnable(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Whether axes can change places between shapes that are equal: two of them have one size, as in a square."""
+    sizes = _sizes(old)
+    return sizes == _sizes(new) and len(set(sizes)) < len(sizes)
+
+
+def _sizes(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def _applied(values: Values, function: str) -> Values:
