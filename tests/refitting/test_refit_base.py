@@ -111,6 +111,17 @@ def test_numbers_that_are_not_finite_or_too_large_give_no_warning(tmp_path):
                     milblob.refit(model, random_arrays(shapes, 2), base=given)
 
 
+@pytest.mark.parametrize("shape", [(6, 6), (10, 6)])
+def test_sums_of_matrices(shape, monkeypatch, tmp_path):
+    """Of the arrays of the sum, only the first rows were taken, which have another shape."""
+    shapes = {"a": shape, "b": shape, "c": shape}
+    monkeypatch.setitem(NETWORKS, "sum", (shapes, lambda mb, x, w: mb.relu(x=mb.linear(x=x, weight=w["a"] + w["c"]))))
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    model = converted("sum", base, tmp_path / "m.mlpackage")
+    assert milblob.refit(model, new | {"b": base["b"]}, base=base).unused == ("b",)
+    assert constants(model) == constants(converted("sum", new, tmp_path / "new.mlpackage"))
+
+
 @pytest.mark.parametrize("changed", ["a", "b"])
 def test_a_number_that_two_arrays_have_is_refused_where_they_differ_now(changed, monkeypatch, tmp_path):
     """Which of them the model has depended on the hashes of their names; the other one's new value was written."""

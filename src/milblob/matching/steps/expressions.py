@@ -280,7 +280,10 @@ class Expressions:
         for name, row in self._rows(len(shifts)):
             values = self._array(name).reshape(-1, len(shifts))[row]
             if (np.abs(values - shifts) <= tolerance * np.sqrt(np.mean(shifts**2))).all():
-                yield row_of(name, self._given[name].shape, row)
+                yield self._row(name, row)
+
+    def _row(self, name: str, row: int) -> Derivation:
+        return row_of(name, self._given[name].shape, row)
 
     def _rows(self, count: int) -> Iterator[tuple[str, int]]:
         """Yield vectors of a size, and rows of arrays."""
@@ -311,7 +314,8 @@ class Expressions:
         count = values.size
         places = spread(count, 32)
         last = values.shape[-1] if values.ndim else 1
-        rows = list(self._rows(count)) if last == count else [(name, 0) for name in self._checkpoint.of_size(count)]
+        is_row = last == count
+        rows = list(self._rows(count)) if is_row else [(name, 0) for name in self._checkpoint.of_size(count)]
         if len(rows) < 2 or not self._may(20_000 * len(rows) + len(rows) ** 2 // 8):
             return
         table = np.stack([self._array(name).reshape(-1, count)[row][places].astype(np.float64) for name, row in rows])
@@ -325,7 +329,7 @@ class Expressions:
         for first, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             for other in order[begin:end].tolist():
                 if first < other and (np.abs(table[other] - rest[first]) <= slack).all():
-                    ab = (row_of(rows[at][0], self._given[rows[at][0]].shape, rows[at][1]) for at in (first, other))
+                    ab = (self._row(*rows[at]) if is_row else CheckpointArray(rows[at][0]) for at in (first, other))
                     yield Combined("+", *(Moved(one, Layout(after=values.shape)) for one in ab))
 
 
