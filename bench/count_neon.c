@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
         if (i < SHORT) wide[i] = a[i], near[i] = b[i];
     }
     for (size_t i = 0; i < MB_PATTERNS; i++) table[i] = (uint8_t)(i >> 8);
-    for (int t = 0; t < mb_tier_count; t++) {
+    for (int t = 0; t < MB_TIER_COUNT; t++) {
         const mb_tier *tier = &mb_tiers[t];
         cast(tier), decode(tier), compress(tier), read_all(tier);
     }

@@ -53,6 +53,13 @@
 #define MB_FETCH(at) __builtin_prefetch(at)
 #endif
 
+/* Stop the compiler where a condition does not hold: before a switch, and after a table. */
+#ifdef __cplusplus
+#define MB_STATIC_ASSERT(condition, text) static_assert(condition, text)
+#else
+#define MB_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
+#endif
+
 typedef enum mb_status {
     MB_OK = 0,
     MB_FULL,        /* not an error: the caller's output is too small; the result gives the size needed */

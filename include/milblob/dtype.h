@@ -76,11 +76,19 @@ enum { MB_DTYPE_COUNT = sizeof(mb_dtypes) / sizeof(mb_dtypes[0]) };
 
 /* Stands before a switch over dtypes whose `default` is for integers. With another number of dtypes the compiler stops at each of
  * these switches, so that a new dtype gets its case. */
-#ifdef __cplusplus
-#define MB_FOR_ALL_DTYPES(count) static_assert(MB_DTYPE_COUNT == (count), "a dtype was added: give it a case in this switch")
-#else
-#define MB_FOR_ALL_DTYPES(count) _Static_assert(MB_DTYPE_COUNT == (count), "a dtype was added: give it a case in this switch")
-#endif
+#define MB_FOR_ALL_DTYPES(count) MB_STATIC_ASSERT(MB_DTYPE_COUNT == (count), "a dtype was added: give it a case in this switch")
+
+/* The widths of less than eight bits, each as the bit of its number. */
+enum {
+    MB_WIDTHS = 0
+#define MB_ROW(name, text, mil_code, blob_code, nbits, field) | ((nbits) > 0 && (nbits) < 8 ? 1 << (nbits) % 8 : 0)
+    MB_DTYPES(MB_ROW)
+#undef MB_ROW
+};
+
+/* Stands before a switch over these widths. With another one the compiler stops at each of these switches. */
+#define MB_FOR_ALL_WIDTHS(a, b, c, d, e) \
+    MB_STATIC_ASSERT(MB_WIDTHS == (1 << (a) | 1 << (b) | 1 << (c) | 1 << (d) | 1 << (e)), "a width was added: give it a case in this switch")
 
 /* The row of a code, or NULL. Twenty-two rows: a switch or an index table would not be measurably faster. */
 static inline const mb_dtype *mb_dtype_of_blob_code(uint32_t blob_code) {

@@ -62,19 +62,39 @@ typedef struct mb_tier {
     mb_palette_index_kernel palette_index_32;
 } mb_tier;
 
-/* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
+/* The rows of mb_tiers, from the slowest to the fastest. */
+enum mb_tier_row {
+    MB_TIER_PLAIN,
+#ifdef MB_HAS_AVX2
+    MB_TIER_AVX2,
+    MB_TIER_AVX512,
+    MB_TIER_AVX512VBMI2,
+#endif
+#ifdef MB_HAS_NEON
+    MB_TIER_NEON,
+#endif
+    MB_TIER_COUNT
+};
+
+/* Puts a row at the place of its number, in any order of the rows; C++ has no words for that, and takes them in order. */
+#ifdef __cplusplus
+#define MB_TIER(row)
+#else
+#define MB_TIER(row) [row] =
+#endif
+
+/* A program of several units need not compile the kernels in each: one unit defines
  * MB_TIERS_HERE, the others MB_TIERS_ELSEWHERE. */
 #ifdef MB_TIERS_ELSEWHERE
 extern const mb_tier mb_tiers[];
-extern const int mb_tier_count;
 #else
 #ifdef MB_TIERS_HERE
 extern const mb_tier mb_tiers[];
-extern const int mb_tier_count;
 #else
 static
 #endif
 const mb_tier mb_tiers[] = {
+    MB_TIER(MB_TIER_PLAIN)
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
      {mb_wide_load_plain, {mb_moments_f32_plain, mb_moments_f64_plain}, {mb_wide_hash_32_plain, mb_wide_hash_64_plain}}, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
      {mb_unpack_bits, mb_unpack_signed},
@@ -93,6 +113,7 @@ const mb_tier mb_tiers[] = {
      {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
      {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #ifdef MB_HAS_AVX2
+    MB_TIER(MB_TIER_AVX2)
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      {mb_wide_load_avx2, {mb_moments_f32_avx2, mb_moments_f64_avx2}, {mb_wide_hash_32_avx2, mb_wide_hash_64_avx2}}, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -110,6 +131,7 @@ const mb_tier mb_tiers[] = {
      {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx2},
+    MB_TIER(MB_TIER_AVX512)
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_32_avx512, mb_wide_hash_64_avx512}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -127,6 +149,7 @@ const mb_tier mb_tiers[] = {
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx2, mb_range_f16_avx2}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
+    MB_TIER(MB_TIER_AVX512VBMI2)
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_32_avx512, mb_wide_hash_64_avx512}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -146,6 +169,7 @@ const mb_tier mb_tiers[] = {
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_vbmi2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
 #endif
 #ifdef MB_HAS_NEON
+    MB_TIER(MB_TIER_NEON)
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
      {mb_wide_load_plain, {mb_moments_f32_neon, mb_moments_f64_neon}, {mb_wide_hash_32_plain, mb_wide_hash_64_plain}}, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
      {mb_unpack_bits_neon, mb_unpack_signed_neon},
@@ -166,26 +190,27 @@ const mb_tier mb_tiers[] = {
 #endif
 };
 
-#ifndef MB_TIERS_HERE
-static
-#endif
-const int mb_tier_count = sizeof(mb_tiers) / sizeof(mb_tiers[0]);
+MB_STATIC_ASSERT(sizeof(mb_tiers) / sizeof(mb_tiers[0]) == MB_TIER_COUNT, "as many rows as enum mb_tier_row has");
 #endif
 
-/* How many rows of mb_tiers, from the first, a CPU of each class can run. */
-enum { MB_ROWS_PLAIN = 1, MB_ROWS_AVX2 = 2, MB_ROWS_AVX512 = 3 };
+#define MB_FOR_ALL_TIERS(count) MB_STATIC_ASSERT(MB_TIER_COUNT == (count), "a tier was added: ask the CPU for it in this function")
 
 /* How many rows of mb_tiers, from the first, this machine can run. */
 static inline int mb_tier_usable(void) {
 #ifdef MB_HAS_AVX2
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return MB_ROWS_PLAIN;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return MB_TIER_PLAIN + 1;
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the words; every CPU that has AVX2 has F16C and LZCNT */
-    if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return MB_ROWS_PLAIN;
+    if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return MB_TIER_PLAIN + 1;
 #endif
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return MB_ROWS_AVX2;
-    if (!__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return MB_ROWS_AVX512;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return MB_TIER_AVX2 + 1;
+    if (!__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return MB_TIER_AVX512 + 1;
+    MB_FOR_ALL_TIERS(4);
+#elif defined(MB_HAS_NEON)
+    MB_FOR_ALL_TIERS(2); /* every CPU with AArch64 has NEON */
+#else
+    MB_FOR_ALL_TIERS(1);
 #endif
-    return mb_tier_count;
+    return MB_TIER_COUNT;
 }
 
 /* Where elements of 1, 2, 4 and 8 bytes have their kernel. */

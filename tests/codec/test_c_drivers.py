@@ -431,3 +431,28 @@ def test_a_broken_promise_is_seen(build, tmp_path):
     value.write_bytes(field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")))
     done = subprocess.run([program_path, value], capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("header", "right", "wrong", "message"),
+    [
+        ("dtype.h", 'X(UINT3, "uint3", 39, 12, 3,', 'X(UINT3, "uint3", 39, 12, 5,', "give it a case in this switch"),
+        ("kernels.h", "    MB_TIER_COUNT\n", "    MB_TIER_NEW,\n    MB_TIER_COUNT\n", "ask the CPU for it in this function"),
+        ("kernels.h", "#endif\n};\n\n", "#endif\n{0}};\n\n", "as many rows as enum mb_tier_row has"),
+    ],
+    ids=["width", "tier", "row"],
+)  # fmt: skip
+def test_what_is_new_in_a_table_stops_the_compiler(header, right, wrong, message, tmp_path):
+    """A width that kernels do not know was packed as if it had six bits; a tier ran without a look at the CPU."""
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    path, unit = tmp_path / "include" / "milblob" / header, tmp_path / "unit.c"
+    text = path.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong), encoding="utf-8")
+    unit.write_text('#include "milblob/kernels.h"\n')
+    compiler = compilers()["c11"]
+    if compiler is None or sys.platform == "win32":
+        pytest.skip("no C compiler: what it refuses is not seen")
+    command = [compiler, "-std=c11", "-fsyntax-only", f"-I{tmp_path / 'include'}", unit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and message in done.stderr

@@ -7,7 +7,7 @@
 #ifndef MILBLOB_SUBBYTE_H
 #define MILBLOB_SUBBYTE_H
 
-#include "milblob/base.h"
+#include "milblob/dtype.h"
 
 enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; fits into the L1 cache */
 
@@ -73,12 +73,13 @@ MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t coun
             const int64_t value = is_signed ? (int64_t)(int8_t)block[i] : (int64_t)block[i];
             return mb_fail(error, MB_RANGE, done + i, done + i, (uint64_t)value, "element");
         }
+        MB_FOR_ALL_WIDTHS(1, 2, 3, 4, 6);
         switch (nbits) { /* each with its masks and shifts as constants */
         case 1: mb_pack_groups(dst, block, groups, 1); break;
         case 2: mb_pack_groups(dst, block, groups, 2); break;
         case 3: mb_pack_groups(dst, block, groups, 3); break;
         case 4: mb_pack_groups(dst, block, groups, 4); break;
-        default: mb_pack_groups(dst, block, groups, 6); break;
+        case 6: mb_pack_groups(dst, block, groups, 6); break;
         }
         dst += groups * nbits, done += some;
         const unsigned left = (unsigned)(some % 8); /* only of the last block */

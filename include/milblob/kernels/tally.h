@@ -58,7 +58,7 @@ MB_KERNEL void mb_tally_patterns(mb_tally *tally, const uint8_t *src, uint64_t c
 }
 
 /* Whether elements of nbits are counted one byte each: those that lie across the ends of bytes are unpacked first. */
-static inline bool mb_tally_unpacks(unsigned nbits) { return nbits == 3 || nbits == 6; }
+static inline bool mb_tally_unpacks(unsigned nbits) { return 16 % nbits != 0; }
 
 /* Count `count` elements of nbits (1, 2, 3, 4, 6, 8 or 16), packed as blob files hold them; all calls between two
  * mb_tally_gather with the same nbits. Bits after the last element are ignored.

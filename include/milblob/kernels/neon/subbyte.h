@@ -14,7 +14,7 @@
 #define MB_DEFINE_UNPACK_NEON(name, tail, is_signed) \
     MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
         const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
-        const bool straddles = nbits == 3 || nbits == 6; \
+        const bool straddles = 8 % nbits != 0; \
         uint8_t pick[2][16]; \
         int8_t shift[2][16]; \
         uint64_t at = 0, done = 0; \
@@ -75,14 +75,15 @@ MB_DEFINE_PACK_ROUNDS_NEON(6)
 /* The plain kernel finds the element out of range again and reports it; if it is gone by then, it packs everything. */
 MB_KERNEL mb_status mb_pack_bits_neon(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo);
-    uint8_t most;
-    uint64_t done;
+    uint8_t most = 0;
+    uint64_t done = 0;
+    MB_FOR_ALL_WIDTHS(1, 2, 3, 4, 6);
     switch (nbits) {
     case 1: done = mb_pack_rounds_1_neon(dst, src, count, shift, &most); break;
     case 2: done = mb_pack_rounds_2_neon(dst, src, count, shift, &most); break;
     case 3: done = mb_pack_rounds_3_neon(dst, src, count, shift, &most); break;
     case 4: done = mb_pack_rounds_4_neon(dst, src, count, shift, &most); break;
-    default: done = mb_pack_rounds_6_neon(dst, src, count, shift, &most); break;
+    case 6: done = mb_pack_rounds_6_neon(dst, src, count, shift, &most); break;
     }
     if (most > (uint8_t)(hi - lo)) return mb_pack_bits(dst, src, count, nbits, lo, hi, is_signed, error);
     const mb_status status = mb_pack_bits(dst + done / 8 * nbits, src + done, count - done, nbits, lo, hi, is_signed, error);

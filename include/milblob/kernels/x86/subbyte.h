@@ -111,13 +111,14 @@ MB_TARGET_AVX2 MB_STEP uint64_t mb_pack_rounds_avx2(uint8_t *dst, const uint8_t 
 MB_TARGET_AVX2 MB_KERNEL mb_status mb_pack_bits_avx2(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
     uint8_t most = 0;
-    uint64_t done;
+    uint64_t done = 0;
+    MB_FOR_ALL_WIDTHS(1, 2, 3, 4, 6);
     switch (nbits) { /* each with its masks and shifts as constants */
     case 1: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 1); break;
     case 2: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 2); break;
     case 3: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 3); break;
     case 4: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 4); break;
-    default: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 6); break;
+    case 6: done = mb_pack_rounds_avx2(dst, src, count, shift, &most, 6); break;
     }
     if (most > span) return mb_pack_bits(dst, src, count, nbits, lo, hi, is_signed, error);
     const mb_status status = mb_pack_bits(dst + done / 8 * nbits, src + done, count - done, nbits, lo, hi, is_signed, error);
