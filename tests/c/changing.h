@@ -369,7 +369,7 @@ static void measure(const mb_tier *tier, source s) {
     mb_comparison comparison;
     mb_moments moments;
     uint8_t hash[MB_BLAKE3_NBYTES];
-    for (unsigned k = 0; k < 5; k++) {
+    for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) {
         uint64_t sum = 0;
         memset(&tally, 0, sizeof tally);
         mb_tally_elements(&tally, s.data, s.nbytes * 8 / widths[k], widths[k]);
@@ -461,7 +461,7 @@ static void operate(const mb_tier *tier, source s, unsigned which) {
     static const int kinds[] = {MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64, MB_PACK_RAW, MB_PACK_BOOL, 1, 2, 3, 4, 6};
     static const unsigned widths[] = {1, 2, 3, 4, 6};
     if (which < 4) encode(tier, s, kinds[which]);
-    else if (which < 8) for (unsigned k = which - 4; k < 11; k += 4) encode_to_other_sizes(tier, s, kinds[k]);
+    else if (which < 8) for (size_t k = which - 4; k < sizeof kinds / sizeof kinds[0]; k += 4) encode_to_other_sizes(tier, s, kinds[k]);
     else if (which < 13) pack_bits(tier, s, widths[which - 8], false);
     else if (which < 18) pack_bits(tier, s, widths[which - 13], true);
     else if (which == 18) pack_bools(tier, s);

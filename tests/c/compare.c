@@ -59,7 +59,7 @@ static uint32_t random_code(void) {
 static void check_some(uint32_t limit) {
     static const mb_tolerance tolerances[] = {{0, 0}, {1e-3, 1e-3}, {0, 1}, {1e300, 0}};
     const uint32_t a_code = random_code(), b_code = random_below(2) ? random_code() : a_code;
-    const mb_tolerance tolerance = tolerances[random_below(4)];
+    const mb_tolerance tolerance = tolerances[random_below(sizeof tolerances / sizeof tolerances[0])];
     const uint64_t shift = random_below(9), count = random_below(limit);
     const int likeness = (int)random_below(3);
     check(a_code, b_code, count, shift, tolerance, likeness, random_below(2) != 0);

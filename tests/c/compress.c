@@ -589,19 +589,19 @@ static void all_rounds(void) {
     random_state = 2;
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int is_f16 = 0; is_f16 < 2; is_f16++) {
-            for (unsigned target = 0; target < 8; target++)
+            for (unsigned target = 0; target < sizeof targets / sizeof targets[0]; target++)
                 for (unsigned k = 0; k < sizeof scales / sizeof *scales; k++) { /* a zero at one end, in between, or at the other end */
                     const mb_integers *to = targets + target;
                     check_all(tier, is_f16, target, mb_to_half(scales[k]), to->least < 0 ? 0 : 7);
                     if (to->is_linear) check_all(tier, is_f16, target, mb_to_half(scales[k]), (float)(k % 3 == 0 ? to->least : k % 3 == 1 ? to->most : to->least + to->most / 2));
                 }
-            for (unsigned r = 0; r < 12; r++) {
+            for (unsigned r = 0; r < sizeof runs / sizeof runs[0]; r++) {
                 for (uint64_t count = 0; count <= 130; count++) {
                     check_quantize(tier, is_f16, count, count % 9, runs[r], (unsigned)(count % 8), count % 5 == 4);
                     check_range(tier, is_f16, count, count % 9, runs[r], count % 3 == 1);
                 }
-                for (unsigned k = 0; k < 5; k++) check_quantize(tier, is_f16, counts[k], k, runs[r], k, k == 4), check_range(tier, is_f16, counts[k], k, runs[r], k == 4);
-                for (unsigned target = 0; target < 8; target++)
+                for (unsigned k = 0; k < sizeof counts / sizeof counts[0]; k++) check_quantize(tier, is_f16, counts[k], k, runs[r], k, k == 4), check_range(tier, is_f16, counts[k], k, runs[r], k == 4);
+                for (unsigned target = 0; target < sizeof targets / sizeof targets[0]; target++)
                     for (unsigned way = 0; way < 4; way++) check_blocks(tier, is_f16, 1 + target % 3, 1 + (target + way) % 9, runs[r], target, target, way & 1, way >> 1);
             }
             check_blocks(tier, is_f16, 70, 300, 1, 0, 3, true, true), check_blocks(tier, is_f16, 3, 1, 9001, 1, 5, true, true), check_blocks(tier, is_f16, 40, 33, 32, 0, 4, true, false);
@@ -610,7 +610,7 @@ static void all_rounds(void) {
             for (uint64_t m = 1; m <= 40; m += 1 + m / 9)
                 for (uint64_t inner = 1; inner <= 33; inner += 1 + inner / 2) check_pruned_blocks(tier, is_f16, 1 + m % 3, 1 + (11 * m + inner) % 67, inner, m, (m + inner) % 9, (m + inner) % 7 == 1);
             check_pruned_blocks(tier, is_f16, 2, 3000, 1, 4, 1, false), check_pruned_blocks(tier, is_f16, 3, 1001, 1, 300, 0, false), check_pruned_blocks(tier, is_f16, 1, 9, 3000, 4, 3, false);
-            for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
+            for (unsigned k = 0; k < sizeof counts / sizeof counts[0]; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
     random_state = 3;
     for (int tier = 0; tier < mb_tier_usable(); tier++)
@@ -635,8 +635,8 @@ static void all_rounds(void) {
     random_state = 1;
     for (int tier = 0; tier < mb_tier_usable(); tier++) {
         static const uint32_t entries[] = {1, 2, 7, 8, 9, 16, 64, 255, 256}, lengths[] = {1, 2, 3, 4, 8, 31, 32, 33, 40};
-        for (unsigned k = 0; k < 9; k++)
-            for (unsigned d = 0; d < 9; d++)
+        for (unsigned k = 0; k < sizeof entries / sizeof entries[0]; k++)
+            for (unsigned d = 0; d < sizeof lengths / sizeof lengths[0]; d++)
                 for (uint64_t count = 0; count <= 300; count += count < 40 ? 1 + (k + d) % 5 : 65) check_nearest(tier, count, entries[k], lengths[d], (k + d) % 3 == 1, (k + count) % 7 == 3);
     }
     random_state = 1;

@@ -201,7 +201,7 @@ static void one_round(void) {
     const bool is_long = (what & 128) != 0, is_fine = (what & 64) != 0;
     const uint64_t count = random_below(is_fine ? 2200 : 150);
     const size_t size = (size_t)1 << (what >> 4 & 3);
-    const unsigned nbits = widths[random_below(6)];
+    const unsigned nbits = widths[random_below(sizeof widths / sizeof widths[0])];
     switch (what & 7) {
     case 0: check_unpack(tier, count, nbits == 8 ? 4 : nbits); return;
     case 1: check_expand(tier, count, size, what >> 6); return;
@@ -225,10 +225,11 @@ static void all_rounds(void) {
         for (uint64_t n = 0; n <= 130 + sizeof more / sizeof more[0]; n++) {
             const uint64_t count = n <= 130 ? n : more[n - 131];
             misalignment = (size_t)(count % 9);
-            for (unsigned k = 0; k < 5; k++) check_unpack(tier, count, widths[k]);
+            for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++)
+                if (widths[k] < 8) check_unpack(tier, count, widths[k]);
             for (size_t size = 1; size <= 8; size *= 2) {
                 for (unsigned way = 0; way < 3; way++) check_expand(tier, count, size, way);
-                for (unsigned k = 0; k < 6; k++) check_lookup(tier, count, size, 1u << widths[k]);
+                for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) check_lookup(tier, count, size, 1u << widths[k]);
             }
             for (int from = 0; from < MB_FROM_COUNT; from++)
                 for (int to = 0; to < MB_TO_COUNT; to++) {
@@ -238,7 +239,7 @@ static void all_rounds(void) {
                 }
         }
         for (int round = 0; round < 400; round++) {
-            const unsigned nbits = widths[random_below(6)];
+            const unsigned nbits = widths[random_below(sizeof widths / sizeof widths[0])];
             const bool is_sparse = round % 2 != 0, is_long = round % 8 < 2, is_fine = round % 8 >= 6;
             const uint64_t rows = 1 + random_below(3), blocks = 1 + random_below(is_fine ? 900 : 9);
             const uint64_t block = 1 + random_below(is_long ? 900 : is_fine ? 3 : 40);

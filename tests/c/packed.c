@@ -66,7 +66,7 @@ static void check_range(const mb_tier *tier, uint64_t count, unsigned nbits, int
 static void check_all_bits(const mb_tier *tier) {
     uint8_t pairs[2 << 16], numbers[256];
     for (unsigned i = 0; i < 1 << 16; i++) pairs[2 * i] = (uint8_t)i, pairs[2 * i + 1] = (uint8_t)(i >> 8);
-    for (unsigned k = 0; k < 5; k++) {
+    for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) {
         const unsigned nbits = widths[k];
         check_bits(tier, pairs, sizeof pairs * 8 / nbits, nbits, k);
         check_bits(tier, pairs + 1, (sizeof pairs - 1) * 8 / nbits, nbits, 0); /* every pair at odd places too */
@@ -168,7 +168,7 @@ static void check_varints(const mb_tier *tier, const uint8_t *bytes, uint64_t nb
 static void check_decoding(const mb_tier *tier) {
     static const unsigned magnitudes[] = {1, 7, 8, 14, 16, 28, 32, 56, 64};
     uint8_t *bytes = (uint8_t *)exactly(20 * 1100);
-    for (unsigned m = 0; m < 9; m++) /* plainly right */
+    for (size_t m = 0; m < sizeof magnitudes / sizeof magnitudes[0]; m++) /* plainly right */
         for (uint64_t count = 0; count < 1000; count += count < 130 ? 1 : 290) {
             uint64_t nbytes = 0;
             for (uint64_t i = 0; i < count; i++) nbytes += mb_varint_write(bytes + nbytes, m < 2 ? random_64() >> (64 - magnitudes[m]) : some_number(magnitudes[m]));
@@ -177,7 +177,7 @@ static void check_decoding(const mb_tier *tier) {
     for (unsigned odd = 1; odd <= ODD_COUNT; odd++) /* something odd at every place of a block, and across its end */
         for (uint64_t place = 0; place < 150; place++) {
             uint64_t nbytes = 0;
-            const unsigned nbits = magnitudes[random_below(9)];
+            const unsigned nbits = magnitudes[random_below(sizeof magnitudes / sizeof magnitudes[0])];
             while (nbytes < place) nbytes += mb_varint_write(bytes + nbytes, random_below(2) ? random_below(128) : nbits < 2 ? 1 : some_number(nbits));
             nbytes += write_odd(bytes + nbytes, odd);
             for (uint64_t i = random_below(100); i > 0; i--) nbytes += mb_varint_write(bytes + nbytes, some_number(32));
@@ -185,7 +185,7 @@ static void check_decoding(const mb_tier *tier) {
         }
     for (unsigned round = 0; round < 400; round++) { /* bytes changed, cut off, or all at random */
         uint64_t nbytes = 0, count = random_below(300);
-        const unsigned nbits = magnitudes[2 + random_below(7)];
+        const unsigned nbits = magnitudes[2 + random_below(sizeof magnitudes / sizeof magnitudes[0] - 2)];
         for (uint64_t i = 0; i < count; i++) nbytes += random_below(20) ? mb_varint_write(bytes + nbytes, some_number(nbits)) : write_odd(bytes + nbytes, (unsigned)(round % 5 == 0 ? 1 + random_below(ODD_COUNT) : 0));
         for (uint64_t i = random_below(4); i > 0 && nbytes > 0; i--) bytes[random_below(nbytes)] = (uint8_t)random_64();
         if (round % 3 == 0) nbytes = random_below(nbytes + 1);
@@ -223,7 +223,7 @@ static void check_all_encoding(const mb_tier *tier) {
     check_encoding(tier, MB_PACK_I16, all, 1 << 16);
     check_encoding(tier, MB_PACK_U16, all, 1 << 16);
     free(all);
-    for (unsigned k = 0; k < 4; k++) {
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         const uint64_t itemsize = mb_pack_itemsize(kinds[k]);
         for (uint64_t count = 0; count < 5000; count += count < 200 ? 1 : 1599)
             for (unsigned way = 0; way < 4; way++) { /* small, of eight bytes at most, of any size, and mixed by stretches */

@@ -118,7 +118,7 @@ static uint64_t gather(mb_cursor message, mb_edit *edits, uint64_t count, unsign
         if (mb_read_field(&message, &wire, &error)) return count;
         mb_edit *edit = &edits[count];
         uint64_t choice = below(12);
-        edit->new_nbytes = lengths[below(6)];
+        edit->new_nbytes = lengths[below(sizeof lengths / sizeof lengths[0])];
         if (choice == 0) {
             edit->offset = (uint64_t)(wire.tag - message.base);
             edit->nbytes = (uint64_t)(message.at - wire.tag);

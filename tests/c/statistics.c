@@ -94,7 +94,7 @@ static void one_round(void) {
     static mb_tally tally;       /* gathered and so emptied by each check */
     static mb_distinct distinct; /* goes on for ever, as for a long tensor */
     switch (what & 3) {
-    case 0: check_tally(&tally, nbits[random_below(7)], count, shift); return;
+    case 0: check_tally(&tally, nbits[random_below(sizeof nbits / sizeof nbits[0])], count, shift); return;
     case 1: check_moments(tier, (int)random_below(MB_WIDE_COUNT), count, shift, what >> 3 & 3, what & 32 ? &distinct : NULL); return;
     case 2: check_hash(tier, what & 32 ? 16 * count + shift : count, shift); return;
     default: check_join(tier, 2 + count % 70); return;

@@ -83,7 +83,7 @@ static void check(const uint8_t *data, uint64_t nbytes) {
     for (uint64_t align = 64; align <= 16384; align *= 16) check_layout(data, nbytes, align);
     check_places(number_at(data, nbytes, 0));
     for (uint64_t back = 0; back < 20000; back += 1 + back / 8) check_places(UINT64_MAX - back);
-    for (unsigned k = 0; k < 5; k++) check_packing(data, nbytes, widths[k]);
+    for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) check_packing(data, nbytes, widths[k]);
     uint64_t seed = number_at(data, nbytes, nbytes / 2), hash = mb_hash(data, nbytes, seed);
     uint8_t *moved = (uint8_t *)exactly(nbytes + 3); /* another alignment */
     if (nbytes > 0) memcpy(moved + 3, data, (size_t)nbytes);

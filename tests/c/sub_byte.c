@@ -82,7 +82,7 @@ static void check(const uint8_t *data, uint64_t nbytes) {
     static const unsigned widths[] = {1, 2, 3, 4, 6};
     if (nbytes == 0) return;
     const uint64_t shift = data[0] % SHIFTS, fewer = data[0] / SHIFTS;
-    for (unsigned k = 0; k < 5; k++) {
+    for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) {
         for (int row = 0; row < mb_tier_usable(); row++) {
             check_unpack(&mb_tiers[row], data + 1, nbytes - 1, widths[k], fewer, shift);
             check_pack(&mb_tiers[row], data + 1, nbytes - 1, widths[k], shift);

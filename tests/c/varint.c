@@ -116,7 +116,7 @@ static void check_encode(int kind, const void *src, uint64_t count) {
 /* Elements of any length: each takes a byte that says how many of the bytes after it are its own, and its sign. */
 static void check_encoders(const uint8_t *data, uint64_t nbytes) {
     static const int kinds[] = {MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64};
-    for (int k = 0; k < 4; k++) {
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         const unsigned itemsize = (unsigned)mb_pack_itemsize(kinds[k]);
         uint8_t *elements = (uint8_t *)exactly(nbytes * itemsize);
         uint64_t count = 0, at = 0;
@@ -129,7 +129,7 @@ static void check_encoders(const uint8_t *data, uint64_t nbytes) {
             count++;
         }
         const uint64_t counts[] = {count, count == 0 ? 0 : 64 + count % 61}; /* tiers have quick ways for 64 elements and more: repeated */
-        for (int n = 0; n < 2; n++) {
+        for (size_t n = 0; n < sizeof counts / sizeof counts[0]; n++) {
             uint8_t *exact = (uint8_t *)exactly(counts[n] * itemsize);
             for (uint64_t i = 0; i < counts[n]; i++) memcpy(exact + i * itemsize, elements + i % count * itemsize, itemsize);
             check_encode(kinds[k], exact, counts[n]);
