@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import reference
-from c_drivers import DIGESTS, INCLUDES, SANITIZERS, compilers, corpus, tensor_value_files
+from c_drivers import INCLUDES, SANITIZERS, check_printed, compilers, corpus, tensor_value_files
 from children import run_child
 from compiled import compile_kept
 from hostile_bytes import const, field, immediate, list_value, model, program
@@ -185,12 +185,12 @@ def test_sub_byte(build, tmp_path):
 
 def test_comparing(build):
     run([build("compare"), *corpus("compare")])
-    assert run([build("compare")]) == DIGESTS["compare"]
+    check_printed(run([build("compare")]), "compare")
 
 
 def test_casts(build):
     run([build("cast"), *corpus("cast")])
-    assert run([build("cast")]) == DIGESTS["cast"]
+    check_printed(run([build("cast")]), "cast")
 
 
 def test_statistics(build):
@@ -204,7 +204,7 @@ def test_compressing(build):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["compress", "decode", "statistics"])
 def test_kernels_give_the_same_bits_everywhere(build, name):
-    assert run([build(name)]) == DIGESTS[name]
+    check_printed(run([build(name)]), name)
 
 
 def test_vector_registers_are_clear_after_kernels(compile_c):
