@@ -31,9 +31,16 @@ def weight_norm(mb, x, w):
     return mb.relu(x=mb.add(x=x, y=np.ascontiguousarray(weight.T)))
 
 
+def sums(mb, x, w):
+    x = mb.relu(x=mb.add(x=x, y=np.ascontiguousarray((w["a"] + w["b"]).T)))
+    x = mb.reshape(x=mb.slice_by_size(x=x, begin=[0, 0, 0, 0], size=[1, 5, 6, 2]), shape=(1, 6, 10))
+    return mb.relu(x=mb.add(x=x, y=np.ascontiguousarray((w["c"] + w["d"]).T)))
+
+
 TURNED = {
     "decays": ({"w": (6, 6), "v": (1, 6, 6)}, lambda mb, x, w: decays(mb, x, w | {"v": w["v"][0]})),
     "heads": ({"w": (8, 6, 6), "v": (8, 8, 3, 3)}, heads),
+    "sums": ({"a": (6, 6), "b": (6, 6), "c": (10, 6), "d": (10, 6)}, sums),
     "weight_norm": ({"v": (6, 6), "g": (6, 1)}, weight_norm),
 }
 

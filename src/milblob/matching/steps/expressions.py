@@ -98,9 +98,10 @@ class Expressions:
         return not is_plain or any(self._given[name].mil_dtype is DType.FLOAT64 for name in option.sources())
 
     def _options(self, values: Values, dtype: DType, is_turned: bool) -> Iterator[Derivation]:
-        """Yield expressions that may give values; `is_turned`: those of arrays whose equal axes changed places.
+        """Yield expressions that may give values.
 
-        Such arrays are the last ones: a symmetric matrix is taken as it is.
+        `is_turned`: those of arrays whose equal axes changed places, and sums that were transposed. They are the last
+        ones: a symmetric matrix is taken as it is.
         """
         tolerance = _TOLERANCE[dtype]
         for affine in self._affine(values, dtype, tolerance, is_turned):
@@ -109,6 +110,9 @@ class Expressions:
             else:
                 yield from self._with_vectors(affine, values.shape, tolerance)
         if is_turned:
+            if values.ndim == 2 and min(values.shape) > 1:
+                sums = self._sums(np.ascontiguousarray(values.T), tolerance)
+                yield from (Moved(one, Layout(axes=(1, 0))) for one in sums)
             return
         if values.size == max(values.shape, default=0):
             yield from self._of_vectors(values.reshape(-1).astype(np.float64), tolerance)
