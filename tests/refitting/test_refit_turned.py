@@ -61,10 +61,17 @@ def test_equal_axes_that_changed_places(name, monkeypatch, tmp_path):
     assert got == wanted
 
 
-def test_a_symmetric_matrix_is_taken_as_it_is(monkeypatch, tmp_path):
-    """Both ways give its values, and one of them is no doubt."""
+def test_a_symmetric_matrix_does_not_show_how_it_was_turned(monkeypatch, tmp_path):
+    """Both ways give its values: new values that differ are refused, and those that are symmetric too are taken."""
     shapes = {"w": (6, 6)}
     monkeypatch.setitem(NETWORKS, "plain", (shapes, lambda mb, x, w: mb.relu(x=mb.add(x=x, y=-np.exp(w["w"])))))
-    (values,) = random_arrays(shapes, 1).values()
-    got, wanted = refitted("plain", {"w": values + values.T}, tmp_path)
-    assert got == wanted
+    base, new = ({"w": w["w"] + w["w"].T} for w in (random_arrays(shapes, 1), random_arrays(shapes, 2)))
+    model = converted("plain", base, tmp_path / "m.mlpackage", "FLOAT32")
+    before = constants(model)
+    with pytest.raises(
+        ValueError, match=r"shared by exp\(w\) \* -1 and exp\(w: transpose \(1, 0\)\) .*, whose new values differ"
+    ):
+        milblob.refit(model, random_arrays(shapes, 2), base=base)
+    assert constants(model) == before
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("plain", new, tmp_path / "new.mlpackage", "FLOAT32"))

@@ -8,7 +8,7 @@ expressions found are computed in full.
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,19 +62,23 @@ class Expressions:
         if dtype not in _TOLERANCE or not self._may(200_000):
             return []
         near: list[Explained] = []
-        for is_turned in (False, True):
+        exact: list[Explained] = []
+        for is_turned in (False, True):  # turned ones where nothing else gives the values, or where both ways do
             options = list(dict.fromkeys(islice(self._options(values, dtype, is_turned), _MAX_OPTIONS)))
             usual = [option for option in options if kind_of(option) in self._kinds]
             others = [option for option in options if kind_of(option) not in self._kinds]
             for group in (usual, others):
                 found = [one for option in group if (one := self._tried(option, values, dtype)) is not None]
-                exact = [one for one in found if one.is_exact]
-                if exact:
-                    self._kinds.update(kind_of(one.derivation) for one in exact)
-                    return exact
+                sure = [one for one in found if one.is_exact]
+                exact += sure
+                if sure:
+                    break
                 near += found
-            if near:
+            if (exact or near) and not _is_symmetric(values):
                 break
+        if exact:
+            self._kinds.update(kind_of(one.derivation) for one in exact)
+            return exact
         return near
 
     def _tried(self, option: Derivation, values: Values, dtype: DType) -> Explained | None:
@@ -100,8 +104,7 @@ class Expressions:
     def _options(self, values: Values, dtype: DType, is_turned: bool) -> Iterator[Derivation]:
         """Yield expressions that may give values.
 
-        `is_turned`: those of arrays whose equal axes changed places, and sums that were transposed. They are the last
-        ones: a symmetric matrix is taken as it is.
+        `is_turned`: those of arrays whose equal axes changed places, and sums that were transposed.
         """
         tolerance = _TOLERANCE[dtype]
         for affine in self._affine(values, dtype, tolerance, is_turned):
@@ -371,6 +374,12 @@ def _is_turnable(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
     """Whether axes can change places between shapes that are equal: two of them have one size, as in a square."""
     sizes = _sizes(old)
     return sizes == _sizes(new) and len(set(sizes)) < len(sizes)
+
+
+def _is_symmetric(values: Values) -> bool:
+    """Whether two axes can change places without a change: then a turned array may be the right one, too."""
+    pairs = combinations([axis for axis, size in enumerate(values.shape) if size > 1], 2)
+    return any(values.shape[a] == values.shape[b] and np.array_equal(values, values.swapaxes(a, b)) for a, b in pairs)
 
 
 def _sizes(shape: tuple[int, ...]) -> list[int]:
