@@ -92,7 +92,7 @@ BAD_REFERENCES = [
 @pytest.mark.sample(13)
 def test_bad_reference(number, name, words, tmp_path):
     if number == 19 and sys.platform in ("win32", "darwin"):
-        pytest.skip("file names without case here: two that differ in case only cannot be made")
+        pytest.skip("file names without case here: two that differ in case only are not tested")
     (tmp_path / "weight.bin").write_bytes(WEIGHTS)
     refused(package_with(tmp_path, name), milblob.ResolveError, words)
 

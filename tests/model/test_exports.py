@@ -75,7 +75,9 @@ def test_dlpack_arguments():
             tensor.__dlpack__(copy=False)
 
 
-@pytest.mark.skipif(not _HAS_VERSIONS, reason="NumPy 2.1 and later export arrays that are read-only")
+@pytest.mark.skipif(
+    not _HAS_VERSIONS, reason="NumPy before 2.1 exports no read-only arrays: DLPack of them is not tested"
+)
 def test_dlpack_shares_what_is_stored_and_never_changes_the_file(tmp_path):
     package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
     expected = milblob.load(DEMO)["head_weight"]
@@ -105,7 +107,9 @@ def mapped_file(array):
     raise AssertionError("array: expected in a mapping, got none")
 
 
-@pytest.mark.skipif(not _HAS_VERSIONS, reason="NumPy 2.1 and later export arrays that are read-only")
+@pytest.mark.skipif(
+    not _HAS_VERSIONS, reason="NumPy before 2.1 exports no read-only arrays: DLPack of them is not tested"
+)
 def test_dlpack_without_a_copy_is_refused_where_it_needs_one(tmp_path):
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.savez(tmp_path / "w.npz", w=values)

@@ -309,7 +309,9 @@ def test_prefill_and_decode_of_a_language_model(tmp_path, half):
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is measured on Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="memory is measured on Linux only: that of sharing is not tested"
+)
 def test_memory_does_not_grow_with_the_weights(tmp_path):
     """64 MiB dense beside 16 MiB of a palette: a few pieces are in memory at a time."""
     milblob.merge_functions(both_forms(tmp_path, shape=(1 << 20, forms.SHAPE[1])), tmp_path / "both.mlpackage")
