@@ -4,6 +4,7 @@ A worker may run on another machine with the same file system, so a piece is dat
 `Workers.run` is the one way in which milblob uses an executor.
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -12,10 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
+    ALL_COMPLETED,
     FIRST_COMPLETED,
     BrokenExecutor,
     Executor,
     Future,
+    InvalidStateError,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
@@ -40,6 +43,7 @@ RETRIES = 2
 
 _PER_WORKER = 4  # pieces at least, so that the workers finish at about the same time
 _UNKNOWN_WIDTH = 8
+_LOOK_S = 1.0  # between two looks at whether a pool has lost a piece
 _KILLED = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 """Errors of Dask and Ray for a worker that was killed: both run its piece again themselves before they raise one."""
 
@@ -165,8 +169,8 @@ class Workers(Executor):
                         raise failed[0]
                     return
                 if not in_order:
-                    done = wait(_futures(flight), return_when=FIRST_COMPLETED).done
-                    flight.rotate(-next(number for number, one in enumerate(flight) if one.future in done))
+                    _wait(flight, FIRST_COMPLETED)
+                    flight.rotate(-next(number for number, one in enumerate(flight) if one.is_done))
                 piece = flight[0].piece
                 try:
                     result = self._finish(flight, is_raised=of_killed is None)
@@ -178,7 +182,7 @@ class Workers(Executor):
         finally:
             # Not cancelled: a future of Dask or Ray can be while its work goes on; and in a process pool that breaks,
             # before Python 3.12, a cancelled one keeps the others from ending.
-            wait(_futures(flight))
+            _wait(flight)
             if self._executor is not given and self._close is None:  # the caller's own pool, which is broken
                 self._executor.shutdown(wait=True)
                 self._executor = given
@@ -191,11 +195,13 @@ class Workers(Executor):
         except BrokenExecutor as error:  # it was broken before
             self._renew(one, error)
             one.future = self._executor.submit(_called, one.work, one.piece, number)
+        one.executor = self._executor
 
     def _finish(self, flight: "deque[_Flight]", *, is_raised: bool) -> Any:
         """Return the result of the first piece under way, which is then no longer there."""
         one = flight[0]
         try:
+            _wait([one])
             return one.future.result()  # type: ignore[union-attr]  # it has started
         except BrokenExecutor:
             self._repeat(flight, is_raised=is_raised)
@@ -215,7 +221,7 @@ class Workers(Executor):
 
         Raises: WorkerError: its workers are killed each time, and `is_raised`; else that is the outcome of the piece.
         """
-        wait(_futures(flight))
+        _wait(flight)
         for one in flight:
             tries = 0
             while isinstance(error := cast("Future[Any]", one.future).exception(), BrokenExecutor):
@@ -229,6 +235,7 @@ class Workers(Executor):
                     break
                 self._renew(one, error)
                 self._start(one)
+                _wait([one])
 
     def _renew(self, one: "_Flight", error: BaseException) -> None:
         """Replace a process pool, which takes no work after one of its processes was killed.
@@ -247,6 +254,8 @@ class Workers(Executor):
             values["_initargs"],
             max_tasks_per_child=values.get("_max_tasks_per_child"),
         )
+        for process in list((values["_processes"] or {}).values()):  # as it does itself, unless its thread failed
+            process.terminate()
         old.shutdown(wait=False)
 
 
@@ -256,15 +265,38 @@ _numbers = itertools.count()
 class _Flight:
     """A piece that is under way."""
 
-    __slots__ = ("future", "name", "piece", "work")
+    __slots__ = ("executor", "future", "name", "piece", "work")
 
     def __init__(self, work: Callable[[Any], Any], piece: Any, name: str) -> None:
         self.work, self.piece, self.name = work, piece, name
         self.future: Future[Any] | None = None  # until it starts
+        self.executor: Executor | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.future is not None and self.future.done()
 
 
-def _futures(flight: "Iterable[_Flight]") -> "list[Future[Any]]":
-    return [one.future for one in flight if one.future is not None]
+def _wait(flight: "Iterable[_Flight]", return_when: str = ALL_COMPLETED) -> None:
+    """Wait for pieces that have started, also for those that a broken process pool has lost.
+
+    Before Python 3.12, a pool that breaks never finishes a piece that is submitted in that moment, nor one that was
+    submitted after a call that was cancelled.
+    """
+    started = {one.future: one.executor for one in flight if one.future is not None}
+    broken: set[Future[Any]] = set()  # those of a pool that was broken a second ago, and has finished all that it will
+    while True:
+        done, left = wait(started, _LOOK_S, return_when)
+        if not left or (done and return_when == FIRST_COMPLETED):
+            return
+        for future in broken & left:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(BrokenExecutor("the process pool broke and lost the piece"))
+        broken = {future for future in left if _is_broken(started[future])}
+
+
+def _is_broken(executor: Executor | None) -> bool:
+    return isinstance(executor, ProcessPoolExecutor) and bool(vars(executor)["_broken"])
 
 
 def _called(work: Callable[[_T], _R], piece: _T, number: tuple[bytes, int]) -> _R:
