@@ -205,6 +205,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(["a" * 50, "a" * 49 + "b"], 10)
 @example([f"{'a' * 30}{i}{'b' * 30}" for i in range(30)], 10)
 @example([f"{i}{'a' * 30}{i}{'b' * 30}{i}" for i in range(30)], 12)
+@example(["." + "a" * 30, "." + "a" * 31], 10)
 def test_folded_names_fit_and_are_distinct(names, width):
     for mark in ("…", "..."):
         folded = fold_names(names, width, mark)
@@ -216,8 +217,9 @@ def test_folded_names_fit_and_are_distinct(names, width):
             assert width_of(form) == columns_of(form)
 
 
+@pytest.mark.parametrize(("mark", "between"), [("…", "_"), ("...", "_"), ("...", ".")])
 @pytest.mark.parametrize("width", range(16, 60, 4))
-def test_a_folded_name_fits_one_name_only(width):
+def test_a_folded_name_fits_one_name_only(width, mark, between):
     """Read as a pattern, with the dots for any text, a short name matches no other weight of the model."""
     parts = ("attention_self_query", "attention_self_key", "attention_output_dense", "attention_output_LayerNorm")
     parts += ("output_dense", "output_LayerNorm", "intermediate_dense")
@@ -225,9 +227,11 @@ def test_a_folded_name_fits_one_name_only(width):
         f"encoder_layer_{i}_{part}_{end}_to_fp16" for i in range(12) for part in parts for end in ("weight", "bias")
     ]
     names += ["embeddings_word_embeddings_weight", "relative_bias_5_to_fp16", "relative_bias_11_to_fp16", "pooler_bias"]
-    for name, form in fold_names(names, width, "…").items():
+    names = [name.replace("_", between) for name in names]
+    for name, form in fold_names(names, width, mark).items():
         if "~" not in form:
-            pattern = re.compile(".*".join(map(re.escape, form.split("…"))))
+            parts = re.split(r"…|\.{3,}", form)  # of four dots, any may be of the name
+            pattern = re.compile(".*".join(map(re.escape, parts)))
             assert [other for other in names if pattern.fullmatch(other)] == [name]
 
 

@@ -83,10 +83,12 @@ def _standing_for_several(forms: dict[str, str], mark: str) -> set[str]:
     ordered = sorted(forms)
     found = set()
     for name, form in forms.items():
-        head, *rest = form.split(mark)
-        if not rest:
+        first, last = form.find(mark), form.rfind(mark)
+        if first < 0:
             continue
-        tail, inner = rest[-1], rest[:-1]
+        # A dot beside "..." may be of the name or of the mark: only what is certain counts.
+        head, tail = form[:first], form[last + len(mark) :]
+        inner = [part.strip(mark) for part in form[first + len(mark) : last].split(mark)]
         for count, at in enumerate(range(bisect_left(ordered, head), len(ordered))):
             other = ordered[at]
             if not other.startswith(head):
