@@ -1,6 +1,6 @@
 """Work given to executors: the same results for any of them, and what happens when a worker is killed."""
 
-import concurrent.futures.process
+import concurrent.futures
 import multiprocessing
 import os
 import pickle
@@ -279,102 +279,15 @@ def test_workers_do_not_allow_more_values_than_one_process(compressed, tiny_piec
 # ---------------------------------------------------------------------------------------------------------- killed workers
 
 
-def killing(monkeypatch, folder, count):
-    folder.mkdir()
-    monkeypatch.setenv(far.VARIABLE, f"{folder}:{count}")
-    return folder
-
-
 @NEEDS_KILL
 @pytest.mark.parametrize("count", [1, 2])
 def test_piece_of_a_killed_worker_runs_again(count, monkeypatch, tmp_path):
-    killed = killing(monkeypatch, tmp_path / "killed", count)
+    killed = far.killing(monkeypatch, tmp_path / "killed", count)
     pieces = ["a", "b", "deadly", *map(str, range(8))]
     context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
     with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
         assert list(Workers(pool).run(far.piece_of_killed, pieces, str)) == pieces
     assert len(os.listdir(killed)) == count
-
-
-def released(path):
-    """Wait until a file is there."""
-    while not os.path.exists(path):
-        time.sleep(0.01)
-
-
-def run_in_time(pool, pieces):
-    """Return the results of pieces, or None if one is never finished. The processes of the pool have started."""
-    found, processes = [], list(pool._processes.values())
-    run = Workers(pool).run(far.piece_of_killed, pieces, str)
-    thread = threading.Thread(target=lambda: found.append(list(run)), daemon=True)
-    thread.start()
-    thread.join(20)
-    for one in processes:
-        one.join(2)
-    alive = [one for one in processes if one.is_alive()]
-    for one in alive:
-        one.kill()
-    assert not alive, "expected no process that Python waits for when it exits"
-    return found[0] if found else None
-
-
-@NEEDS_KILL
-@NEEDS_FORK
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of Python's own thread
-def test_pool_that_breaks_after_a_call_was_cancelled(monkeypatch, tmp_path):
-    """The caller's own calls are in the pool too. Python before 3.12 finishes nothing that came after a cancelled one."""
-    killing(monkeypatch, tmp_path / "killed", 1)
-
-    def pieces():
-        yield "deadly"
-        assert [pool.submit(int) for _ in range(20)][-1].cancel()
-        yield "a"
-        (tmp_path / "go").touch()
-        yield from "bcd"
-
-    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        for _ in range(2):  # its processes start with the first
-            pool.submit(released, tmp_path / "go")
-        assert run_in_time(pool, pieces()) == ["deadly", *"abcd"]
-
-
-@NEEDS_KILL
-@NEEDS_FORK
-@pytest.mark.parametrize("number", [0, 3])
-def test_piece_that_is_submitted_while_the_pool_breaks(number, monkeypatch, tmp_path):
-    """Before Python 3.12 the pool may fail its pieces while `submit`, which found it whole, adds one."""
-    killing(monkeypatch, tmp_path / "killed", 0)
-    pools = concurrent.futures.process
-    made, end = pools._WorkItem, pools._ExecutorManagerThread.terminate_broken
-    breaks, is_submitting, has_ended = threading.Event(), threading.Event(), threading.Event()
-
-    def ended(*args):
-        breaks.set()
-        is_submitting.wait(5)
-        try:
-            end(*args)
-        finally:
-            has_ended.set()
-
-    def item(*args):
-        if breaks.is_set() and not has_ended.is_set():
-            is_submitting.set()
-            has_ended.wait(2)  # it waits for us since 3.12
-        return made(*args)
-
-    def pieces():
-        for at, piece in enumerate("abcdefgh"):
-            if at == number:
-                next(iter(pool._processes.values())).kill()
-                assert breaks.wait(5)
-            yield piece
-
-    monkeypatch.setattr(pools, "_WorkItem", item)
-    monkeypatch.setattr(pools._ExecutorManagerThread, "terminate_broken", ended)
-    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        pool.submit(int).result()  # its processes start
-        assert run_in_time(pool, pieces()) == list("abcdefgh")
-        assert is_submitting.is_set()
 
 
 @NEEDS_KILL
@@ -388,13 +301,13 @@ def test_call_whose_workers_are_killed(name, monkeypatch, tiny_pieces, tmp_path)
         "repack": lambda path, **more: milblob.repack(DEMO, path, align=4096, **more),
         "compress": lambda path, **more: milblob.compress(DEMO, path, "int8", **more),
     }[name]
-    killing(monkeypatch, tmp_path / "none", 0)
+    far.killing(monkeypatch, tmp_path / "none", 0)
     (tmp_path / "out").mkdir()
     call(tmp_path / "out" / "here")
     wanted = tree(tmp_path / "out" / "here")
     context = multiprocessing.get_context("fork")
     for count in (1, 100):
-        killed = killing(monkeypatch, tmp_path / f"killed{count}", count)
+        killed = far.killing(monkeypatch, tmp_path / f"killed{count}", count)
         with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
             if count == 1:
                 call(tmp_path / "out" / "there", executor=pool)
@@ -540,7 +453,7 @@ def judge_engine(executor, compressed, expected, tmp_path):
 @NEEDS_KILL
 def test_dask(compressed, expected, environment, monkeypatch, tmp_path):
     distributed = pytest.importorskip("distributed", reason=WITHOUT["distributed"])
-    killed = killing(monkeypatch, tmp_path / "killed", 1)
+    killed = far.killing(monkeypatch, tmp_path / "killed", 1)
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with (
         distributed.LocalCluster(**options) as cluster,
@@ -550,7 +463,7 @@ def test_dask(compressed, expected, environment, monkeypatch, tmp_path):
         judge_engine(executor, compressed, expected, tmp_path)
         assert list(executor.run(far.piece_of_killed, ["a", "deadly", "b"], str)) == ["a", "deadly", "b"]
         assert len(os.listdir(killed)) == 1
-    killing(monkeypatch, tmp_path / "all", 100)
+    far.killing(monkeypatch, tmp_path / "all", 100)
     with (
         distributed.LocalCluster(**options) as cluster,
         executors.open(f"dask:{cluster.scheduler_address}") as executor,
@@ -565,7 +478,7 @@ def test_dask(compressed, expected, environment, monkeypatch, tmp_path):
 def test_ray(compressed, expected, environment, monkeypatch, tmp_path):
     ray = pytest.importorskip("ray", reason=WITHOUT["ray"])
     for count in (1, 100):
-        killed = killing(monkeypatch, tmp_path / f"killed{count}", count)
+        killed = far.killing(monkeypatch, tmp_path / f"killed{count}", count)
         ray.init(
             num_cpus=2, include_dashboard=False, log_to_driver=False,
             runtime_env={"env_vars": {name: os.environ[name] for name in ("PYTHONPATH", far.VARIABLE)}},

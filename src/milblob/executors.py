@@ -4,7 +4,6 @@ A worker may run on another machine with the same file system, so a piece is dat
 `Workers.run` is the one way in which milblob uses an executor.
 """
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -18,7 +17,6 @@ from concurrent.futures import (
     BrokenExecutor,
     Executor,
     Future,
-    InvalidStateError,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
@@ -87,6 +85,7 @@ class Workers(Executor):
         self._executor = executor
         self._close = close
         self._call = os.urandom(8)
+        self._lock = threading.Lock()  # while a pool is replaced: threads may share the workers
 
     def submit(self, fn: Callable[..., _R], /, *args: Any, **kwargs: Any) -> "Future[_R]":
         """Submit a call, as `concurrent.futures.Executor.submit`."""
@@ -183,6 +182,7 @@ class Workers(Executor):
             # Not cancelled: a future of Dask or Ray can be while its work goes on; and in a process pool that breaks,
             # before Python 3.12, a cancelled one keeps the others from ending.
             _wait(flight)
+            _end_processes(self._executor)
             if self._executor is not given and self._close is None:  # the caller's own pool, which is broken
                 self._executor.shutdown(wait=True)
                 self._executor = given
@@ -190,18 +190,20 @@ class Workers(Executor):
     def _start(self, one: "_Flight") -> None:
         # The number keeps an engine from taking the result of an equal call before.
         number = (self._call, next(_numbers))
-        try:
-            one.future = self._executor.submit(_called, one.work, one.piece, number)
-        except BrokenExecutor as error:  # it was broken before
-            self._renew(one, error)
-            one.future = self._executor.submit(_called, one.work, one.piece, number)
         one.executor = self._executor
+        try:
+            one.future = one.executor.submit(_called, one.work, one.piece, number)
+        except BrokenExecutor as error:  # it was broken before
+            one.executor = self._renewed(one, error)
+            one.future = one.executor.submit(_called, one.work, one.piece, number)
+        one.thread = getattr(one.executor, "_executor_manager_thread", None)
 
     def _finish(self, flight: "deque[_Flight]", *, is_raised: bool) -> Any:
         """Return the result of the first piece under way, which is then no longer there."""
         one = flight[0]
         try:
-            _wait([one])
+            if one.thread is not None:
+                _wait([one])
             return one.future.result()  # type: ignore[union-attr]  # it has started
         except BrokenExecutor:
             self._repeat(flight, is_raised=is_raised)
@@ -214,7 +216,8 @@ class Workers(Executor):
                 raise cause from error
             raise
         finally:
-            flight.popleft()
+            if one.is_done:  # else Ctrl-C came first, and it is waited for with the others
+                flight.popleft()
 
     def _repeat(self, flight: "deque[_Flight]", *, is_raised: bool) -> None:
         """Run all pieces again that were under way when a worker was killed: alone, as any may be the cause.
@@ -233,30 +236,32 @@ class Workers(Executor):
                     one.future = Future()
                     one.future.set_exception(killed)
                     break
-                self._renew(one, error)
+                self._renewed(one, error)
                 self._start(one)
                 _wait([one])
 
-    def _renew(self, one: "_Flight", error: BaseException) -> None:
-        """Replace a process pool, which takes no work after one of its processes was killed.
+    def _renewed(self, one: "_Flight", error: BaseException) -> Executor:
+        """Return a process pool in place of the one of a piece, which takes no work after a process was killed.
 
         Raises: WorkerError: another executor, which cannot be replaced.
         """
-        old = self._executor
-        kind = type(old)
-        if kind is not ProcessPoolExecutor:
+        old = one.executor
+        if type(old) is not ProcessPoolExecutor:
             raise _killed(one, str(error)) from error
-        values: Any = vars(old)  # as they were given; no method returns them
-        self._executor = ProcessPoolExecutor(
-            values["_max_workers"],
-            values["_mp_context"],
-            values["_initializer"],
-            values["_initargs"],
-            max_tasks_per_child=values.get("_max_tasks_per_child"),
-        )
-        for process in list((values["_processes"] or {}).values()):  # as it does itself, unless its thread failed
-            process.terminate()
-        old.shutdown(wait=False)
+        with self._lock:
+            if self._executor is not old:  # replaced already, for another piece or in another thread
+                return self._executor
+            values: Any = vars(old)  # as they were given; no method returns them
+            self._executor = ProcessPoolExecutor(
+                values["_max_workers"],
+                values["_mp_context"],
+                values["_initializer"],
+                values["_initargs"],
+                max_tasks_per_child=values.get("_max_tasks_per_child"),
+            )
+            _end_processes(old)
+            old.shutdown(wait=False)
+            return self._executor
 
 
 _numbers = itertools.count()
@@ -265,12 +270,13 @@ _numbers = itertools.count()
 class _Flight:
     """A piece that is under way."""
 
-    __slots__ = ("executor", "future", "name", "piece", "work")
+    __slots__ = ("executor", "future", "name", "piece", "thread", "work")
 
     def __init__(self, work: Callable[[Any], Any], piece: Any, name: str) -> None:
         self.work, self.piece, self.name = work, piece, name
         self.future: Future[Any] | None = None  # until it starts
         self.executor: Executor | None = None
+        self.thread: threading.Thread | None = None  # of a process pool: it finishes the future, or fails
 
     @property
     def is_done(self) -> bool:
@@ -283,20 +289,36 @@ def _wait(flight: "Iterable[_Flight]", return_when: str = ALL_COMPLETED) -> None
     Before Python 3.12, a pool that breaks never finishes a piece that is submitted in that moment, nor one that was
     submitted after a call that was cancelled.
     """
-    started = {one.future: one.executor for one in flight if one.future is not None}
-    broken: set[Future[Any]] = set()  # those of a pool that was broken a second ago, and has finished all that it will
+    started = {one.future: one for one in flight if one.future is not None}
     while True:
-        done, left = wait(started, _LOOK_S, return_when)
-        if not left or (done and return_when == FIRST_COMPLETED):
+        left = wait(started, _LOOK_S, return_when).not_done
+        # `wait` does not count one that was cancelled while its executor shuts down.
+        left = {future for future in left if not future.done()}
+        if not left or (len(left) < len(started) and return_when == FIRST_COMPLETED):
             return
-        for future in broken & left:
-            with contextlib.suppress(InvalidStateError):
+        for future in left:
+            one = started[future]
+            if _is_broken(one.executor) and one.thread is not None and not one.thread.is_alive():
                 future.set_exception(BrokenExecutor("the process pool broke and lost the piece"))
-        broken = {future for future in left if _is_broken(started[future])}
 
 
 def _is_broken(executor: Executor | None) -> bool:
     return isinstance(executor, ProcessPoolExecutor) and bool(vars(executor)["_broken"])
+
+
+def _end_processes(executor: Executor) -> None:
+    """End the processes of a broken pool whose own thread failed; Python would wait for them when it exits."""
+    if not _is_broken(executor):
+        return
+    thread, processes = vars(executor)["_executor_manager_thread"], vars(executor)["_processes"]
+    if thread is None:
+        return
+    thread.join(_LOOK_S)
+    if thread.is_alive():  # it ends them itself
+        return
+    for process in list((processes or {}).values()):
+        process.terminate()
+        process.join(_LOOK_S)
 
 
 def _called(work: Callable[[_T], _R], piece: _T, number: tuple[bytes, int]) -> _R:

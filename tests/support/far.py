@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import time
 
 import milblob
 from milblob.compressing import far_weights
@@ -10,6 +11,13 @@ from milblob.rewrite.execute import run_task
 
 VARIABLE = "MILBLOB_TEST_KILLS"
 """A directory, and how many workers are to be killed: each leaves a file there."""
+
+
+def killing(monkeypatch, folder, count):
+    """Have `count` workers killed; returns the directory that gets a file for each."""
+    folder.mkdir()
+    monkeypatch.setenv(VARIABLE, f"{folder}:{count}")
+    return folder
 
 
 def _die_if_asked():
@@ -40,6 +48,23 @@ def piece_of_killed(piece):
     if piece == "deadly":
         _die_if_asked()
     return piece
+
+
+def slow_piece_of_killed(piece):
+    """As `piece_of_killed`, and each piece takes a while."""
+    time.sleep(0.02)
+    return piece_of_killed(piece)
+
+
+def lines_or_an_error(piece):
+    """Fail, or write a line to a file again and again."""
+    if piece == "wrong":
+        time.sleep(0.2)
+        raise ValueError(piece)
+    for _ in range(50):
+        with open(piece, "a") as file:
+            file.write("line\n")
+        time.sleep(0.1)
 
 
 def refused(piece):
