@@ -155,13 +155,21 @@ def test_executor_that_the_caller_shuts_down(count, in_order):
     thread.join()
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises KeyboardInterrupt, also in a process of the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @NEEDS_KILL
 @pytest.mark.parametrize("in_order", [True, False])
-def test_ctrl_c_waits_for_the_pieces_under_way(in_order):
+def test_ctrl_c_waits_for_the_pieces_under_way(in_order, ctrl_c):
     ended = []
 
     def work(piece):
-        time.sleep(1)
+        time.sleep(1.5 - piece)
         ended.append(piece)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
