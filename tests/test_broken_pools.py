@@ -49,7 +49,7 @@ def test_pool_that_breaks_after_a_call_was_cancelled(monkeypatch, tmp_path):
 
     def pieces():
         yield "deadly"
-        assert [pool.submit(int) for _ in range(20)][-1].cancel()
+        assert [pool.submit(time.sleep, 0.5) for _ in range(20)][-1].cancel()
         yield "a"
         (tmp_path / "go").touch()
         yield from "bcd"
@@ -81,7 +81,7 @@ def test_piece_that_is_submitted_while_the_pool_breaks(number, monkeypatch, tmp_
     def item(*args):
         if breaks.is_set() and not has_ended.is_set():
             is_submitting.set()
-            has_ended.wait(2)  # it waits for us since 3.12
+            has_ended.wait(0.5)  # it waits for us since 3.12
         return made(*args)
 
     def pieces():
@@ -192,7 +192,7 @@ def test_no_piece_goes_on_after_the_end(monkeypatch, tmp_path):
         for _ in range(2):
             pool.submit(released, tmp_path / "go")
         pool.submit(far.piece_of_killed, "deadly")
-        assert [pool.submit(int) for _ in range(20)][-1].cancel()
+        assert [pool.submit(time.sleep, 0.5) for _ in range(20)][-1].cancel()
         threading.Timer(0.8, (tmp_path / "go").touch).start()  # after the piece has failed
 
     with concurrent.futures.ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as pool:
