@@ -14,7 +14,7 @@ from milblob.executors import Workers
 
 NEEDS_KILL = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL: workers are not killed")
 NEEDS_FORK = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="no fork: workers are not killed inside calls"
+    not far.CAN_FORK, reason="no fork, or AddressSanitizer: workers are not killed inside calls"
 )
 
 

@@ -27,7 +27,7 @@ from thorough import some
 
 NEEDS_KILL = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL: workers are not killed")
 NEEDS_FORK = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="no fork: workers are not killed inside calls"
+    not far.CAN_FORK, reason="no fork, or AddressSanitizer: workers are not killed inside calls"
 )
 SMALL = executors.MIN_NBYTES
 
@@ -284,7 +284,7 @@ def test_workers_do_not_allow_more_values_than_one_process(compressed, tiny_piec
 def test_piece_of_a_killed_worker_runs_again(count, monkeypatch, tmp_path):
     killed = far.killing(monkeypatch, tmp_path / "killed", count)
     pieces = ["a", "b", "deadly", *map(str, range(8))]
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
+    context = multiprocessing.get_context("fork" if far.CAN_FORK else "spawn")
     with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
         assert list(Workers(pool).run(far.piece_of_killed, pieces, str)) == pieces
     assert len(os.listdir(killed)) == count

@@ -1,13 +1,18 @@
 """Work for workers of executors that tests give out: by its name, as workers import it."""
 
+import multiprocessing
 import os
 import pathlib
 import signal
 import time
 
 import milblob
+from children import SANITIZED
 from milblob.compressing import far_weights
 from milblob.rewrite.execute import run_task
+
+CAN_FORK = "fork" in multiprocessing.get_all_start_methods() and not SANITIZED
+"""Beside other threads, a forked process can wait for ever for a lock of AddressSanitizer's own allocator (gcc 12)."""
 
 VARIABLE = "MILBLOB_TEST_KILLS"
 """A directory, and how many workers are to be killed: each leaves a file there."""
