@@ -10,18 +10,19 @@ import time
 import pytest
 
 import far
+from killing import NEEDS_FORK, NEEDS_KILL
 from milblob.executors import Workers
-
-NEEDS_KILL = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL: workers are not killed")
-NEEDS_FORK = pytest.mark.skipif(
-    not far.CAN_FORK, reason="no fork, or AddressSanitizer: workers are not killed inside calls"
-)
 
 
 def released(path):
     """Wait until a file is there."""
     while not os.path.exists(path):
         time.sleep(0.01)
+
+
+def cancel_one(pool):
+    """Cancel a call of the caller that waits after others."""
+    assert [pool.submit(time.sleep, 0.5) for _ in range(20)][-1].cancel()
 
 
 def run_in_time(pool, pieces):
@@ -49,7 +50,7 @@ def test_pool_that_breaks_after_a_call_was_cancelled(monkeypatch, tmp_path):
 
     def pieces():
         yield "deadly"
-        assert [pool.submit(time.sleep, 0.5) for _ in range(20)][-1].cancel()
+        cancel_one(pool)
         yield "a"
         (tmp_path / "go").touch()
         yield from "bcd"
@@ -115,7 +116,7 @@ def test_pool_that_replaces_a_broken_one_is_not_broken_by_another_thread(monkeyp
 @NEEDS_KILL
 @NEEDS_FORK
 def test_calls_of_the_caller_end_when_their_pool_breaks(monkeypatch, tmp_path):
-    """Also where the caller's own callback keeps the thread of the pool for longer than we look away."""
+    """Also where a callback of the caller keeps the thread of the pool busy for several seconds."""
     far.killing(monkeypatch, tmp_path / "killed", 1)
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         first = pool.submit(released, tmp_path / "go")
@@ -136,14 +137,14 @@ def test_calls_of_the_caller_end_when_their_pool_breaks(monkeypatch, tmp_path):
 @pytest.mark.parametrize("count", [2, 5])
 def test_executor_that_the_caller_shuts_down(count, in_order):
     """Calls that it cancels end with an error; those under way are waited for."""
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def work(piece):
-        begun.set()
+        started.set()
         go.wait(10)
 
     def shut_down():
-        begun.wait(10)
+        started.wait(10)
         pool.shutdown(wait=False, cancel_futures=True)
         go.set()
 
@@ -182,7 +183,7 @@ def test_ctrl_c_waits_for_the_pieces_under_way(in_order, ctrl_c):
 @NEEDS_KILL
 @NEEDS_FORK
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of Python's own thread
-def test_no_piece_goes_on_after_the_end(monkeypatch, tmp_path):
+def test_no_piece_runs_after_the_call_has_ended(monkeypatch, tmp_path):
     """A piece fails, and then the pool breaks after a call was cancelled: its thread ends no process."""
     far.killing(monkeypatch, tmp_path / "killed", 1)
 
@@ -192,7 +193,7 @@ def test_no_piece_goes_on_after_the_end(monkeypatch, tmp_path):
         for _ in range(2):
             pool.submit(released, tmp_path / "go")
         pool.submit(far.piece_of_killed, "deadly")
-        assert [pool.submit(time.sleep, 0.5) for _ in range(20)][-1].cancel()
+        cancel_one(pool)
         threading.Timer(0.8, (tmp_path / "go").touch).start()  # after the piece has failed
 
     with concurrent.futures.ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as pool:

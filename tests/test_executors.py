@@ -17,6 +17,7 @@ import pytest
 import far
 import milblob
 from children import child_environment
+from killing import NEEDS_FORK, NEEDS_KILL
 from milblob import executors
 from milblob.executors import Workers
 from milblob.rewrite import execute, tasks
@@ -25,10 +26,6 @@ from peers import WITHOUT
 from repacking import tree
 from thorough import some
 
-NEEDS_KILL = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL: workers are not killed")
-NEEDS_FORK = pytest.mark.skipif(
-    not far.CAN_FORK, reason="no fork, or AddressSanitizer: workers are not killed inside calls"
-)
 SMALL = executors.MIN_NBYTES
 
 

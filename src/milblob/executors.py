@@ -276,7 +276,7 @@ class _Flight:
         self.work, self.piece, self.name = work, piece, name
         self.future: Future[Any] | None = None  # until it starts
         self.executor: Executor | None = None
-        self.thread: threading.Thread | None = None  # of a process pool: it finishes the future, or fails
+        self.thread: threading.Thread | None = None  # of a process pool, which forgets it
 
     @property
     def is_done(self) -> bool:
